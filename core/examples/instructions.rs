@@ -1,16 +1,28 @@
 //! The cost of an operation in instructions. The program runs under callgrind, which counts instructions independently of the
 //! machine's load. `cargo xtask instructions` runs the program and compares the results.
 //!
-//! `instructions list` names the cases. `instructions CASE N` executes every case N times, and `valgrind --tool=callgrind
-//! --toggle-collect='*measured_CASE*'` counts one of them. `post` measures the sending of an 8-byte message, and `poll` its
-//! delivery to the handler. `put` and `fetch_add` access memory of `Context::alloc`.
+//! `instructions list` names the cases. `instructions CASE N` executes a case N times, and `valgrind --tool=callgrind
+//! --toggle-collect='*measured_CASE*'` counts it. A case that is listed as `CASE/16` is executed once for every 16 of N, because one
+//! execution is long.
+//!
+//! | case | what is counted |
+//! |---|---|
+//! | `post`, `poll` | the sending of an 8-byte message, and its delivery to the handler, 16 messages at a time |
+//! | `one_send`, `one_poll` | the same, one message at a time: `one_poll` is one call of `progress` |
+//! | `idle` | a call of `progress` that finds nothing |
+//! | `put`, `fetch_add` | an operation of 8 bytes on memory of `Context::alloc` |
+//! | `rendezvous` | a message above the eager limit, both ends together: announced, received into a region, confirmed |
+//! | `list` | a piece of 64 bytes in a put of 256 pieces |
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use tieline::{Context, Endpoint, Error, Outcome, RemoteKey, Worker};
+use tieline::{Context, Endpoint, Error, Outcome, Region, RemoteKey, Rendezvous, Worker};
 
-const CASES: [&str; 4] = ["post", "poll", "put", "fetch_add"];
+const CASES: [&str; 9] =
+    ["post", "poll", "one_send", "one_poll", "idle", "put", "fetch_add", "rendezvous/16", "list"];
 const BATCH: usize = 16;
+const PIECES: usize = 256;
+const PIECE_BYTES: usize = 64;
 
 #[inline(never)]
 fn measured_post(endpoint: &Endpoint) -> Result<(), Error> {
@@ -23,6 +35,26 @@ fn measured_post(endpoint: &Endpoint) -> Result<(), Error> {
 #[inline(never)]
 fn measured_poll(worker: &Worker, seen: &Cell<usize>) {
     while seen.get() < BATCH {
+        let _ = worker.progress();
+    }
+}
+
+#[inline(never)]
+fn measured_one_send(endpoint: &Endpoint, i: u64) -> Result<(), Error> {
+    let _ = endpoint.send(1, i, &i.to_le_bytes())?;
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_one_poll(worker: &Worker, seen: &Cell<usize>) {
+    while seen.get() == 0 {
+        let _ = worker.progress();
+    }
+}
+
+#[inline(never)]
+fn measured_idle(worker: &Worker) {
+    for _ in 0..BATCH {
         let _ = worker.progress();
     }
 }
@@ -45,14 +77,46 @@ fn measured_fetch_add(endpoint: &Endpoint, key: &RemoteKey) -> Result<(), Error>
     Ok(())
 }
 
+#[inline(never)]
+fn measured_rendezvous(
+    worker: &Worker,
+    endpoint: &Endpoint,
+    from: &Region,
+    to: &Region,
+    arrived: &RefCell<Option<Rendezvous>>,
+) -> Result<(), Error> {
+    let sent = endpoint.send_regions(2, 0, &[(from, 0..from.len())])?;
+    let announced = loop {
+        if let Some(announced) = arrived.borrow_mut().take() {
+            break announced;
+        }
+        let _ = worker.progress();
+    };
+    let received = announced.receive_into(to, 0..to.len())?;
+    let _ = worker.finish(received)?;
+    let _ = worker.finish(sent)?;
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_list(endpoint: &Endpoint, local: &Region, key: &RemoteKey) -> Result<(), Error> {
+    let piece = |i: usize| (local, i * PIECE_BYTES..(i + 1) * PIECE_BYTES);
+    let pieces: [_; PIECES] = std::array::from_fn(piece);
+    let Outcome::Done(_) = endpoint.put_pieces(&pieces, key, 0)? else {
+        return Err(tieline::Status::Unsupported.into());
+    };
+    Ok(())
+}
+
 fn main() -> Result<(), Error> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let times = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+    let is_case = |word: &str| CASES.iter().any(|case| case.split('/').next() == Some(word));
+    let (case, times) = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["list"] => {
             println!("{}", CASES.join("\n"));
             return Ok(());
         }
-        [case, times] if CASES.contains(&case) => times.parse().unwrap_or(0),
+        [case, times] if is_case(case) => (case, times.parse().unwrap_or(0usize)),
         _ => return Err(tieline::Status::Invalid.into()),
     };
     let context = Context::open()?;
@@ -60,8 +124,11 @@ fn main() -> Result<(), Error> {
     let seen = Rc::new(Cell::new(0));
     let count = seen.clone();
     worker.on_message(1, move |_| count.set(count.get() + 1))?;
+    let arrived = Rc::new(RefCell::new(None));
+    let announced = arrived.clone();
+    worker.on_message(2, move |message| *announced.borrow_mut() = message.rendezvous())?;
     let me = worker.connect(&worker.address()?)?;
-    let memory = context.alloc(4096)?;
+    let memory = context.alloc(PIECES * PIECE_BYTES)?;
     let key = me.import_key(&memory.remote_key()?)?;
     // The messages exceed the number after which a fast box is used, and the key's mapping arrives meanwhile.
     for _ in 0..200 {
@@ -72,12 +139,30 @@ fn main() -> Result<(), Error> {
     while key.is_settling() || seen.get() < 200 {
         let _ = worker.progress();
     }
-    for _ in 0..times / BATCH {
-        seen.set(0);
-        measured_post(&me)?;
-        measured_poll(&worker, &seen);
-        measured_put(&me, &key)?;
-        measured_fetch_add(&me, &key)?;
+    let long = me.max_message()? + 1;
+    let (from, to) = (context.alloc(long)?, context.alloc(long)?);
+    let pieces = context.alloc(PIECES * PIECE_BYTES)?;
+    for i in 0..(times / BATCH) as u64 {
+        match case {
+            "post" | "poll" => {
+                seen.set(0);
+                measured_post(&me)?;
+                measured_poll(&worker, &seen);
+            }
+            "one_send" | "one_poll" => {
+                for _ in 0..BATCH {
+                    seen.set(0);
+                    measured_one_send(&me, i)?;
+                    measured_one_poll(&worker, &seen);
+                }
+            }
+            "idle" => measured_idle(&worker),
+            "put" => measured_put(&me, &key)?,
+            "fetch_add" => measured_fetch_add(&me, &key)?,
+            "rendezvous" => measured_rendezvous(&worker, &me, &from, &to, &arrived)?,
+            _ if i as usize % (PIECES / BATCH) == 0 => measured_list(&me, &pieces, &key)?,
+            _ => {}
+        }
     }
     Ok(())
 }

@@ -245,7 +245,7 @@ fn a_client_that_is_stopped_does_not_hold_the_listener() {
 
 #[test]
 fn a_size_that_no_memory_holds_is_one_line_and_not_the_end_of_the_process() {
-    for test in ["memcpy", "am_bw", "put_bw", "get_lat"] {
+    for test in ["memcpy", "self_lat", "am_bw", "put_bw", "get_lat"] {
         for size in ["100000g", "17179869183g"] {
             let output = perf(&["--test", test, "--size", size]);
             let errors = String::from_utf8_lossy(&output.stderr);
@@ -254,6 +254,24 @@ fn a_size_that_no_memory_holds_is_one_line_and_not_the_end_of_the_process() {
             assert!(errors.contains("--size"), "{errors}");
         }
     }
+}
+
+#[test]
+fn one_thread_measures_messages_to_itself() {
+    let args = ["--json", "--test", "self_lat", "--size", "8,1k", "--iterations", "1000"];
+    let output = perf(&args);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    for line in lines {
+        assert_eq!(line["test"], "self_lat");
+        assert_eq!(line["path"], "shm/ring");
+        assert_eq!(line["iterations"], 1000);
+    }
+    let too_long = perf(&["--test", "self_lat", "--size", "1g", "--iterations", "1"]);
+    let said = String::from_utf8_lossy(&too_long.stderr);
+    assert!(said.contains("give --size less"), "{said}");
 }
 
 #[test]

@@ -102,6 +102,8 @@ pub(crate) enum Test {
     FaddLat,
     SwapLat,
     CswapLat,
+    /// Messages of one thread to itself.
+    SelfLat,
     /// A limit of the machine: the rate at which one thread copies.
     Memcpy,
     /// A limit of the machine: the time in which a cache line moves to another processor.
@@ -124,8 +126,8 @@ pub(crate) enum Limit {
     Time(Duration),
 }
 
-/// The names of all tests. The tests after the tenth measure only the machine, and are not part of `all`.
-const NAMES: [(&str, Test); 12] = [
+/// The names of all tests. The tests after the tenth need no peer, and are not part of `all`.
+const NAMES: [(&str, Test); 13] = [
     ("am_lat", Test::AmLat),
     ("am_bw", Test::AmBw),
     ("put_lat", Test::PutLat),
@@ -136,6 +138,7 @@ const NAMES: [(&str, Test); 12] = [
     ("fadd_lat", Test::FaddLat),
     ("swap_lat", Test::SwapLat),
     ("cswap_lat", Test::CswapLat),
+    ("self_lat", Test::SelfLat),
     ("memcpy", Test::Memcpy),
     ("crossing", Test::Crossing),
 ];
@@ -158,9 +161,9 @@ impl Test {
         matches!(self, Test::AmLat | Test::AmBw)
     }
 
-    /// Checks whether the test measures only the machine, without a peer.
-    pub(crate) fn is_limit(self) -> bool {
-        matches!(self, Test::Memcpy | Test::Crossing)
+    /// Checks whether the test needs no peer.
+    pub(crate) fn is_alone(self) -> bool {
+        matches!(self, Test::SelfLat | Test::Memcpy | Test::Crossing)
     }
 
     /// Checks whether the test measures the time of one operation.

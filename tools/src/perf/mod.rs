@@ -48,15 +48,18 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     }
     let mut results = Results::new(args);
     let (alone, between): (Vec<_>, Vec<_>) =
-        args.runs().into_iter().partition(|(t, _)| t.is_limit());
+        args.runs().into_iter().partition(|(t, _)| t.is_alone());
     for (test, size) in alone {
-        let (samples, path) = match test {
-            Test::Memcpy => (tests::limits::memcpy(size, args.limit())?.summary(size, 1), "memcpy"),
+        let (limit, path) = (args.limit(), args.path.as_deref());
+        let (samples, legs, path) = match test {
+            Test::Memcpy => (tests::limits::memcpy(size, limit)?, 1, "memcpy".into()),
+            Test::Crossing => (tests::limits::crossing(&args.cpus, limit)?, 2, "cache line".into()),
             _ => {
-                (tests::limits::crossing(&args.cpus, args.limit())?.summary(size, 2), "cache line")
+                let (samples, path) = tests::to_itself(size, limit, path)?;
+                (samples, 1, path)
             }
         };
-        results.add(Record::new(test, size, path.into(), samples))?;
+        results.add(Record::new(test, size, path, samples.summary(size, legs)))?;
         if results.output_is_closed(args) {
             return Ok(ExitCode::SUCCESS);
         }

@@ -161,10 +161,21 @@ fn messages() -> Vec<Group> {
         ucx(POSIX, "am_bw -s 4096 -D bcopy", 500_000, 1.1),
         ucx(AM, "ucp_am_bw -s 4096", 200_000, 1.1),
     ];
+    let alone = |name, transport| {
+        let source =
+            Source::new("ucx_perftest", move |_, quick| source::to_itself(Some(transport), quick));
+        (name, source, None)
+    };
+    let itself = Source::new(None, |_, quick| source::to_itself(None, quick));
+    let others = vec![
+        alone(POSIX.0, "-x posix -d memory -t am_lat -s 8 -D short"),
+        alone(AM.0, "-t ucp_am_lat -s 8"),
+    ];
     // uct posix supports no message that is longer than its segments of 8 KiB.
     let large = vec![ucx(AM, "ucp_am_bw -s 65536", 40_000, 1.1)];
     vec![
         Group::new("8 B message, one way", Time, perf("am_lat", "8"), latency),
+        Group::new("8 B message, one thread to itself", Time, itself, others),
         Group::new("8 B messages, one pair", Rate, perf("am_bw", "8"), rate),
         Group::new("4 KiB messages", Bandwidth, perf("am_bw", "4k"), middle),
         Group::new("64 KiB messages", Bandwidth, perf("am_bw", "64k"), large),

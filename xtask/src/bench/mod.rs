@@ -22,11 +22,43 @@ use std::time::Instant;
 const ROUNDS: usize = 7;
 const QUICK_ROUNDS: usize = 3;
 
+/// The distance of the two processors in a round. A virtual machine's processors may move between rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placement {
+    Near,
+    Far,
+    /// The distance changed during the round.
+    Moved,
+    Unknown,
+}
+
+impl Placement {
+    fn between(before: Option<bool>, after: Option<bool>) -> Placement {
+        match (before, after) {
+            (Some(false), Some(false)) => Placement::Near,
+            (Some(true), Some(true)) => Placement::Far,
+            (Some(_), Some(_)) => Placement::Moved,
+            _ => Placement::Unknown,
+        }
+    }
+
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Placement::Near => "near",
+            Placement::Far => "far",
+            Placement::Moved => "moved",
+            Placement::Unknown => "unknown",
+        }
+    }
+}
+
 /// The figures of one source: every round.
 pub(crate) struct Series {
     pub(crate) label: String,
     pub(crate) unit: Unit,
     pub(crate) rounds: Vec<f64>,
+    /// The placement of the processors before each round that was measured.
+    pub(crate) placements: Vec<Placement>,
     /// The reason why there is no figure.
     pub(crate) missing: Option<String>,
 }
@@ -36,7 +68,13 @@ impl Series {
     fn new(label: &str, unit: Unit, needs: Option<&str>) -> Series {
         let missing = needs.filter(|program| which(program).is_none());
         let missing = missing.map(|program| format!("{program} is not installed"));
-        Series { label: label.to_owned(), unit, rounds: Vec::new(), missing }
+        Series {
+            label: label.to_owned(),
+            unit,
+            rounds: Vec::new(),
+            placements: Vec::new(),
+            missing,
+        }
     }
 
     /// Adds a round, or the reason why it failed.
@@ -48,17 +86,35 @@ impl Series {
     }
 
     pub(crate) fn median(&self) -> Option<f64> {
-        let mut sorted = self.rounds.clone();
-        sorted.sort_by(f64::total_cmp);
-        // The median is the middle value, or the mean of the middle two values.
-        let last = sorted.len().checked_sub(1)?;
-        Some((sorted[last / 2] + sorted[last.div_ceil(2)]) / 2.0)
+        median(self.rounds.clone())
+    }
+
+    /// Returns the median of the rounds of each placement, as text; empty if all rounds had one placement.
+    fn by_placement(&self) -> String {
+        let mut text = String::new();
+        for placement in [Placement::Near, Placement::Far, Placement::Moved] {
+            let of_it = self.rounds.iter().zip(&self.placements).filter(|(_, p)| **p == placement);
+            let rounds: Vec<f64> = of_it.map(|(round, _)| *round).collect();
+            let count = rounds.len();
+            if let Some(median) = median(rounds).filter(|_| count < self.rounds.len()) {
+                let (word, median) = (placement.word(), self.unit.show(median));
+                text.push_str(&format!("; {word} ({count} rounds): {median}"));
+            }
+        }
+        text
     }
 
     pub(crate) fn best(&self) -> Option<f64> {
         let best = if self.unit.is_better_lower() { f64::min } else { f64::max };
         self.rounds.iter().copied().reduce(best)
     }
+}
+
+/// Returns the middle value, or the mean of the middle two values.
+fn median(mut rounds: Vec<f64>) -> Option<f64> {
+    rounds.sort_by(f64::total_cmp);
+    let last = rounds.len().checked_sub(1)?;
+    Some((rounds[last / 2] + rounds[last.div_ceil(2)]) / 2.0)
 }
 
 /// A group and its measurements.
@@ -168,12 +224,21 @@ fn here(quick: bool, only: &str) -> Outcome {
 fn measure(group: &Group, rounds: usize, quick: bool) -> Vec<Series> {
     let new = |(label, source): &(&str, Source)| Series::new(label, group.unit, source.needs);
     let mut all: Vec<Series> = group.sources.iter().map(new).collect();
+    let mut before = source::is_far();
     for _ in 0..rounds {
+        let counts: Vec<usize> = all.iter().map(|series| series.rounds.len()).collect();
         for (series, (_, source)) in all.iter_mut().zip(&group.sources) {
             if series.missing.is_none() {
                 series.add((source.measure)(group.unit, quick));
             }
         }
+        let after = source::is_far();
+        for (series, count) in all.iter_mut().zip(counts) {
+            if series.rounds.len() > count {
+                series.placements.push(Placement::between(before, after));
+            }
+        }
+        before = after;
     }
     say(&all);
     all
@@ -183,7 +248,10 @@ fn measure(group: &Group, rounds: usize, quick: bool) -> Vec<Series> {
 fn say(all: &[Series]) {
     for series in all {
         match (series.median(), &series.missing) {
-            (Some(median), None) => println!("{:<34} {}", series.label, series.unit.show(median)),
+            (Some(median), None) => {
+                let (median, by_place) = (series.unit.show(median), series.by_placement());
+                println!("{:<34} {median}{by_place}", series.label);
+            }
             (_, Some(why)) => println!("{:<34} skipped: {why}", series.label),
             (None, None) => println!("{:<34} skipped: no round was measured", series.label),
         }
@@ -223,6 +291,21 @@ mod tests {
         assert_eq!(series(&[70.0, 72.0]).median(), Some(71.0));
         assert_eq!(series(&[70.0, 900.0]).best(), Some(70.0));
         assert_eq!(series(&[]).median(), None);
+    }
+
+    #[test]
+    fn rounds_of_another_placement_have_their_own_median() {
+        let placements = |words: &[Placement]| Series {
+            rounds: vec![50.0, 150.0, 52.0],
+            placements: words.to_vec(),
+            ..Series::new("", Unit::Time, None)
+        };
+        use Placement::{Far, Moved, Near};
+        assert_eq!(placements(&[Near, Near, Near]).by_placement(), "");
+        let mixed = placements(&[Near, Far, Near]).by_placement();
+        assert_eq!(mixed, "; near (2 rounds): 51 ns; far (1 rounds): 150 ns");
+        assert_eq!(Placement::between(Some(true), Some(false)), Moved);
+        assert_eq!(Placement::between(Some(true), None), Placement::Unknown);
     }
 
     #[test]

@@ -114,9 +114,39 @@ pub(crate) fn finish<S>(
     Ok(())
 }
 
+/// Returns the number of rounds of a group in each placement of the processors: `near 2, far 5`.
+fn placements(series: &[Series]) -> String {
+    let Some(longest) = series.iter().map(|s| &s.placements).max_by_key(|all| all.len()) else {
+        return String::new();
+    };
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for word in longest.iter().map(|place| place.word()) {
+        match counts.iter_mut().find(|(known, _)| *known == word) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((word, 1)),
+        }
+    }
+    let words: Vec<String> = counts.iter().map(|(word, n)| format!("{word} {n}")).collect();
+    words.join(", ")
+}
+
 /// Returns a list of the properties that the rows have in common and of their differences.
 fn notes<S>(all: &[Measured<S>]) -> String {
     let mut text = String::new();
+    let mut by_placement: Vec<(String, Vec<&str>)> = Vec::new();
+    for one in all {
+        let placed = placements(&one.series);
+        match by_placement.iter_mut().find(|(known, _)| *known == placed) {
+            _ if placed.is_empty() => {}
+            Some((_, groups)) => groups.push(one.group.what),
+            None => by_placement.push((placed, vec![one.group.what])),
+        }
+    }
+    let is_one = by_placement.len() == 1;
+    for (placed, groups) in by_placement {
+        let groups = if is_one { "every row".to_owned() } else { groups.join("; ") };
+        text.push_str(&format!("* rounds by distance of the processors: {placed} ({groups})\n"));
+    }
     for one in all.iter().filter(|one| !one.note.is_empty()) {
         if !text.contains(one.note) {
             text.push_str(&format!("* {}: {}\n", one.group.what, one.note));
@@ -133,6 +163,7 @@ fn group_json<S>(group: &Group<S>, series: &[Series]) -> Value {
             "median": s.median(),
             "best": s.best(),
             "rounds": s.rounds,
+            "placements": s.placements.iter().map(|place| place.word()).collect::<Vec<_>>(),
             "missing": s.missing,
         })
     };

@@ -133,6 +133,38 @@ pub(crate) fn ucx(transport: &str, test: &str, iterations: u64, unit: Unit) -> O
     ucx_field(&out, unit)
 }
 
+/// Makes a source from `tieline perf` or `ucx_perftest -l`, in which one thread on processor 0 sends to itself: the mean time of a
+/// message. The percentiles of `ucx_perftest -l` are half of the time of an iteration, although an iteration is one message.
+pub(crate) fn to_itself(transport: Option<&str>, quick: bool) -> Outcome<f64> {
+    let rate = match transport {
+        None => {
+            let seconds = if quick { "0.1" } else { "0.3" };
+            let mut perf = command(program(), &["perf", "--json", "--cpus", "0", "--test"]);
+            let out = capture(perf.args(["self_lat", "--size", "8", "--seconds", seconds]))?;
+            number(out.lines().last().ok_or("tieline perf printed nothing")?, Unit::Rate.field())?
+        }
+        Some(transport) => {
+            let times = if quick { "3000000" } else { "9000000" };
+            let mut perf = command("taskset", &["-c", "0", "ucx_perftest", "-l", "-v", "-f"]);
+            let _ = perf.args(transport.split_whitespace()).args(["-n", times]);
+            // Without a choice, UCX sends to itself over a transport that calls the handler from the sender.
+            ucx_field(&capture(perf.env("UCX_TLS", "posix"))?, Unit::Rate)?
+        }
+    };
+    Ok(1e9 / rate)
+}
+
+/// The time of a crossing in nanoseconds above which the two processors are far from each other. A line crosses in some 30 ns
+/// between processors that share a cache, and in some 200 ns between others.
+const FAR: f64 = 90.0;
+
+/// Returns whether the two processors of the measurements are far from each other at the moment; `None` if that is unknown.
+pub(crate) fn is_far() -> Option<bool> {
+    let mut perf = command(program(), &["perf", "--json", "--cpus", "0,1", "--test", "crossing"]);
+    let out = capture(perf.args(["--iterations", "20000"])).ok()?;
+    number(out.lines().last()?, Unit::Time.field()).ok().map(|time| time > FAR)
+}
+
 /// Reads the CSV of `ucx_perftest -v -f`, which has names in one line and figures in the next. UCX's megabyte has 2^20 bytes.
 pub(crate) fn ucx_field(csv: &str, unit: Unit) -> Outcome<f64> {
     let mut lines = csv.lines().skip_while(|line| !line.starts_with("iterations,"));

@@ -165,9 +165,10 @@ fn measure() -> Outcome<BTreeMap<String, u64>> {
     let each = || -> Outcome {
         while let Some((subject, case)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (short, long) = (count(subject, case, SHORT)?, count(subject, case, LONG)?);
-            let each = long.saturating_sub(short).div_ceil(LONG - SHORT);
+            let (name, rarer) = rarer(case);
+            let each = (long.saturating_sub(short) * rarer).div_ceil(LONG - SHORT);
             let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = found.insert((*case).clone(), each);
+            let _ = found.insert(name.to_owned(), each);
         }
         Ok(())
     };
@@ -179,7 +180,13 @@ fn measure() -> Outcome<BTreeMap<String, u64>> {
     Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
+/// Returns the name of a listed case, and the number of repetitions for which it runs once.
+fn rarer(case: &str) -> (&str, u64) {
+    case.split_once('/').map_or((case, 1), |(name, n)| (name, n.parse().unwrap_or(1)))
+}
+
 fn count(subject: &Subject, case: &str, times: u64) -> Outcome<u64> {
+    let (case, _) = rarer(case);
     let file = target().join(format!("callgrind.out.{case}"));
     let mut valgrind = command("valgrind", &["--tool=callgrind", "--quiet"]);
     let _ = valgrind
@@ -232,9 +239,15 @@ fn counted(text: &str, left_out: &str) -> Option<(u64, u64)> {
 
 /// The contents of xtask/instructions.toml.
 struct Accepted {
+    /// The tolerance of the cases without one of their own, in percent.
     tolerance_percent: u64,
+    /// The tolerances of single cases, in percent: of cases that allocate or use hash tables.
+    tolerances: BTreeMap<String, u64>,
     counts: BTreeMap<String, u64>,
 }
+
+/// The beginning of the name of a line that states the tolerance of one case.
+const TOLERANCE_OF: &str = "tolerance_percent.";
 
 impl Accepted {
     fn file() -> PathBuf {
@@ -254,8 +267,11 @@ impl Accepted {
             parts.ok_or_else(|| format!("xtask/instructions.toml: `{line}` is not `name = number`"))
         });
         let mut counts: BTreeMap<String, u64> = counts.collect::<Outcome<_>>()?;
-        let tolerance_percent = counts.remove("tolerance_percent").unwrap_or(10);
-        Ok(Accepted { tolerance_percent, counts })
+        let tolerance_percent = counts.remove("tolerance_percent").unwrap_or(2);
+        let (of_one, counts): (BTreeMap<_, _>, _) =
+            counts.into_iter().partition(|(name, _)| name.starts_with(TOLERANCE_OF));
+        let tolerances = of_one.into_iter().map(|(name, n)| (name.replace(TOLERANCE_OF, ""), n));
+        Ok(Accepted { tolerance_percent, tolerances: tolerances.collect(), counts })
     }
 
     fn write(&self) -> Outcome {
@@ -264,10 +280,19 @@ impl Accepted {
              # `cargo xtask instructions --accept` writes this file; a commit that raises a count states the reason.\n",
         );
         let _ = writeln!(text, "tolerance_percent = {}", self.tolerance_percent);
+        for (case, percent) in &self.tolerances {
+            let _ = writeln!(text, "{TOLERANCE_OF}{case} = {percent}");
+        }
         for (case, count) in &self.counts {
             let _ = writeln!(text, "{case} = {count}");
         }
         write(Accepted::file(), text)
+    }
+
+    /// Returns the number of instructions by which a case may exceed its accepted count.
+    fn slack(&self, case: &str, accepted: u64) -> u64 {
+        let percent = self.tolerances.get(case).copied().unwrap_or(self.tolerance_percent);
+        (accepted * percent).div_ceil(100)
     }
 
     /// Describes the cases that were accepted and are no longer counted: `--accept` removes them.
@@ -284,7 +309,7 @@ impl Accepted {
         let Some(&accepted) = self.counts.get(case) else {
             return Err(format!("{case}: {found} instructions, and no count is accepted yet"));
         };
-        let slack = (accepted * self.tolerance_percent).div_ceil(100);
+        let slack = self.slack(case, accepted);
         println!("{case}: {found} instructions, accepted {accepted}");
         if found > accepted + slack {
             return Err(format!("{case}: {found} instructions, {accepted} + {slack} are accepted"));
@@ -303,7 +328,10 @@ mod tests {
     #[test]
     fn growth_beyond_the_tolerance_fails_and_shrinking_does_not() {
         let accepted =
-            Accepted::parse("tolerance_percent = 10 # a new compiler\npost = 50\n").unwrap();
+            Accepted::parse("tolerance_percent = 10 # a new compiler\npost = 50\nlong = 100\ntolerance_percent.long = 50\n")
+                .unwrap();
+        assert!(accepted.compare("long", 150).is_ok());
+        assert!(accepted.compare("long", 151).is_err());
         assert!(accepted.compare("post", 55).is_ok());
         assert!(accepted.compare("post", 56).is_err());
         assert!(accepted.compare("post", 10).is_ok());

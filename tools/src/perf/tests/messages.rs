@@ -19,6 +19,20 @@ pub(super) fn latency(side: &Side<'_>, spec: &Spec, limit: Limit) -> Result<Samp
     measure(limit, ping, |_| Ok(()))
 }
 
+/// Measures a message that the same thread sends and receives.
+pub(super) fn to_itself(side: &Side<'_>, size: usize, limit: Limit) -> Result<Samples, Error> {
+    let payload = vec![0; size];
+    side.begin(false);
+    let one = |number: u64| {
+        side.send(id::PING, number, &payload)?;
+        while side.seen.turns.get() <= number {
+            side.step()?;
+        }
+        Ok(())
+    };
+    measure(limit, one, |_| Ok(()))
+}
+
 pub(super) fn serve_latency(side: &Side<'_>, size: usize, verify: bool) -> Result<(), Error> {
     let mut payload = vec![0; size];
     let mut answered = 0;

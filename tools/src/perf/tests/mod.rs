@@ -79,6 +79,26 @@ pub(crate) fn run_messages(
     Ok((samples, message_path(side)?))
 }
 
+/// Measures messages of one thread to itself: each time is that of one message, from the call that sends to the end of the handler.
+pub(crate) fn to_itself(
+    size: usize,
+    limit: Limit,
+    path: Option<&str>,
+) -> Result<(Samples, String), Error> {
+    let mut side = Side::open(path, "", &|| Ok(()))?;
+    let own = side.worker.address()?;
+    side.connect(&own)?;
+    let longest = side.longest_message()?;
+    if size > longest {
+        return Err(crate::misuse(
+            format!("cannot measure messages of {size} bytes"),
+            super::whole_messages(longest),
+            "give --size less",
+        ));
+    }
+    Ok((messages::to_itself(&side, size, limit)?, message_path(&side)?))
+}
+
 /// Serves messages for [`run_messages`].
 pub(crate) fn serve_messages(side: &Side<'_>, spec: &Spec) -> Result<(), Error> {
     match spec.test {
