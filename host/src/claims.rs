@@ -1,12 +1,12 @@
 //! Checks of the attributes of a provider's domains and modules. A claim that is impossible, or that the provider's tables cannot
 //! keep, makes the module or domain unusable. docs/abi.md states the limits.
 
-use super::elf::Unfit;
 use super::load::LoadedProvider;
 use std::ops::RangeInclusive;
 use tieline_explain::Verdict;
 use tieline_plugin_api::abi::{DomainAttr, ModuleAttr};
 use tieline_plugin_api::{caps, connects, memory_caps, role};
+use tieline_trial::Unfit;
 
 /// The minimum payload of a packed message: every fixed message of the core fits, and a transfer in pieces makes progress after its
 /// header.

@@ -9,6 +9,7 @@ mod dynamic;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use tieline_plugin_api::abi::{NOTE_OWNER, NOTE_SECTION, NOTE_TYPE};
+use tieline_trial::Unfit;
 
 /// A source of bytes that can be read at an offset: a file, or a slice in tests.
 pub(crate) trait Bytes {
@@ -48,15 +49,6 @@ impl Bytes for [u8] {
             None => false,
         }
     }
-}
-
-/// The reason that a file is not loaded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unfit {
-    /// The property that a valid file has.
-    pub(crate) expected: String,
-    /// The property that this file has.
-    pub(crate) found: String,
 }
 
 fn unfit<T>(expected: impl Into<String>, found: impl Into<String>) -> Result<T, Unfit> {

@@ -1,9 +1,9 @@
 //! A provider's origin and identity: the identity note, checked against the core and the file's name.
 
-use super::elf::Unfit;
 use std::path::PathBuf;
 use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, NoteDesc};
 use tieline_plugin_api::note_flags;
+use tieline_trial::Unfit;
 
 /// A provider's identity.
 #[derive(Clone, Debug, PartialEq, Eq)]

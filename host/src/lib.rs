@@ -27,7 +27,6 @@ mod settings;
 mod sys;
 #[cfg(test)]
 mod tests;
-mod trust;
 
 pub use abi::Span;
 pub use claims::LEAST_PACKED;
@@ -42,6 +41,7 @@ use std::sync::Arc;
 use tieline_explain::{Log, LogLine, Record, Verdict};
 use tieline_plugin_api::abi::EntryFn;
 use tieline_plugin_api::log_level;
+use tieline_trial::Unfit;
 
 /// A provider linked into the library or into the program.
 #[derive(Clone, Copy)]
@@ -148,7 +148,7 @@ fn search_in(
         match semver::Version::parse(it.version) {
             Ok(version) => search.consider(it.name, &version, Origin::BuiltIn, || Ok(it.entry)),
             Err(error) => {
-                let unfit = elf::Unfit { expected: "a version".into(), found: error.to_string() };
+                let unfit = Unfit { expected: "a version".into(), found: error.to_string() };
                 search.refuse(it.name, &Origin::BuiltIn, ("note", unfit));
             }
         }
@@ -163,7 +163,7 @@ fn loadable(is_static: bool) -> Result<(), Refusal> {
     }
     let expected = "a program that is linked dynamically".to_string();
     let found = "this one is linked statically, so that it uses built-in providers alone";
-    Err(("static", elf::Unfit { expected, found: found.to_string() }))
+    Err(("static", Unfit { expected, found: found.to_string() }))
 }
 
 /// A search in progress.

@@ -9,10 +9,8 @@
 use super::abi::grown::{Unlisted, listed};
 use super::abi::host::Services;
 use super::abi::{EndpointTable, Tables, layout};
-use super::elf::Unfit;
 use super::identity::{Origin, Refusal};
 use super::objects::{base_of, defined_in, object_of};
-use super::probe::FileKey;
 use super::room::Room;
 use super::search::Checked;
 use super::settings::Settings;
@@ -27,6 +25,7 @@ use tieline_explain::{Log, LogLine};
 use tieline_plugin_api::abi::{DomainAttr, ENTRY_SYMBOL, EntryFn, Layouts, ProviderOps};
 use tieline_plugin_api::process::Kept;
 use tieline_plugin_api::{CoreNote, Status};
+use tieline_trial::{FileKey, Unfit};
 
 /// The step at which a provider refuses to start because of a configuration value.
 pub const REFUSED_VALUE: &str = "value";

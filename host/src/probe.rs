@@ -7,47 +7,32 @@
 //! 2. it lists and opens the domains and closes them,
 //! 3. it runs the file's finalizers, as at the end of a process.
 //!
-//! The result belongs to a file (device, inode, size, times), not to a path. The result is kept in the process, and in
-//! `$XDG_CACHE_HOME/tieline/probes` (or `~/.cache/tieline/probes`): one line per file. The cache only saves time. The cache is
-//! ignored without a message if it cannot be read or written, or if another user could have written or placed it. A negative answer
-//! is valid for a day, because the cause of a crash may be removed without a change of the file. A refusal by the loader is cheap
-//! to repeat and is not kept.
+//! The result belongs to a file (device, inode, size, times), not to a path. The result is kept in the process, and in the cache
+//! `tieline/probes` of the user ([`Cache`]). A refusal by the loader is cheap to repeat and is not kept.
 //!
 //! The values of `TIELINE_PROBE` are `on` (default), `nocache` (tries each file again and keeps nothing) and `off`.
 
 use super::abi::host::Services;
 use super::abi::watched::Broke;
-use super::elf::Unfit;
 use super::identity::Refusal;
 use super::load;
 use super::room::Room;
 use super::settings::Settings;
 use super::sys::{self, Call, Step, Trial};
-use super::trust::Trust;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs;
-use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tieline_explain::Log;
 use tieline_plugin_api::abi::{Declared, ENTRY_SYMBOL, Set};
-use tieline_plugin_api::effective_uid;
 use tieline_plugin_api::process::PerProcess;
-use tieline_plugin_api::raised_rights;
+use tieline_trial::{Answer, Cache, FileKey, Key, Unfit, now};
 
 /// The time limit for constructors and entry function together.
 const LIMIT: Duration = Duration::from_secs(5);
-/// The time in seconds for which a negative answer is valid.
-const NO_LASTS_SECONDS: u64 = 24 * 3600;
-/// The maximum number of files in the cache; the latest ones are kept.
-const MOST_ENTRIES: usize = 256;
-const MOST_CACHE_BYTES: u64 = 256 * 1024;
-
 /// The value of `TIELINE_PROBE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -66,41 +51,6 @@ impl Mode {
     }
 }
 
-/// The identity of one state of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct FileKey([i64; 7]);
-
-impl FileKey {
-    pub(crate) fn of(meta: &fs::Metadata) -> FileKey {
-        FileKey([
-            meta.dev() as i64,
-            meta.ino() as i64,
-            meta.size() as i64,
-            meta.mtime(),
-            meta.mtime_nsec(),
-            meta.ctime(),
-            meta.ctime_nsec(),
-        ])
-    }
-}
-
-/// A result in the cache.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    /// The fault; `None`: the file loads and starts.
-    pub(crate) fault: Option<String>,
-    /// The time of the trial, in seconds since 1970.
-    pub(crate) at: u64,
-}
-
-impl Answer {
-    /// Checks whether the answer is still valid. A negative answer is valid for a day; an answer with a time in the future is
-    /// invalid.
-    pub(crate) fn holds(&self, now: u64) -> bool {
-        self.fault.is_none() || now.checked_sub(self.at).is_some_and(|age| age < NO_LASTS_SECONDS)
-    }
-}
-
 /// Checks that this process would survive loading and starting `path`.
 pub(crate) fn check(
     path: &Path,
@@ -108,16 +58,16 @@ pub(crate) fn check(
     mode: Mode,
     settings: &dyn Settings,
 ) -> Result<(), Refusal> {
-    static ANSWERS: PerProcess<Mutex<Option<HashMap<FileKey, Answer>>>> = PerProcess::new();
+    static ANSWERS: PerProcess<Mutex<Option<HashMap<Key, Answer>>>> = PerProcess::new();
     if mode == Mode::Off {
         return Ok(());
     }
-    let key = FileKey::of(meta);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let key = Key::from(FileKey::of(meta));
+    let now = now();
     if mode == Mode::On {
         let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
         let answers =
-            answers.get_or_insert_with(|| cache_file().map_or_else(HashMap::new, |f| read(&f)));
+            answers.get_or_insert_with(|| cache().map_or_else(HashMap::new, |cache| cache.read()));
         if let Some(answer) = answers.get(&key).filter(|answer| answer.holds(now)) {
             return told(answer, true);
         }
@@ -130,12 +80,17 @@ pub(crate) fn check(
     let answer = Answer { fault, at: now };
     if mode == Mode::On {
         let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = answers.get_or_insert_default().insert(key, answer.clone());
-        if let Some(file) = cache_file() {
-            add(&file, key, &answer);
+        let _ = answers.get_or_insert_default().insert(key.clone(), answer.clone());
+        if let Some(cache) = cache() {
+            cache.add(&key, &answer);
         }
     }
     told(&answer, false)
+}
+
+/// Returns the cache of results; `None` without a home directory, and in a setuid program.
+fn cache() -> Option<Cache> {
+    Cache::named("probes")
 }
 
 /// The loader's own refusal of a file. Once loaded, a file stays until the process ends, and then its finalizers run.
@@ -239,107 +194,6 @@ fn signal_name(signal: i32) -> String {
         _ => return format!("signal {signal}"),
     };
     format!("{name} (signal {signal})")
-}
-
-/// Returns the path of the cache; `None` without a home directory, and in a setuid program.
-fn cache_file() -> Option<PathBuf> {
-    if raised_rights() {
-        return None;
-    }
-    let absolute =
-        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base =
-        absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
-    Some(base.join("tieline/probes"))
-}
-
-/// Checks whether only root and this user can have written the file.
-fn ours(meta: &fs::Metadata) -> bool {
-    (meta.uid() == effective_uid() || meta.uid() == 0) && meta.mode() & 0o022 == 0
-}
-
-/// Checks whether the existing part of a path avoids directories of other users. If a program runs with another user's HOME (as
-/// under sudo), the cache there is neither read nor written.
-fn is_of_ours(directory: &Path) -> bool {
-    let there = directory.ancestors().find(|part| fs::symlink_metadata(part).is_ok());
-    there.is_some_and(|there| Trust::current_process().follow(there).is_ok())
-}
-
-/// Reads the cache; any error yields an empty one.
-pub(crate) fn read(file: &Path) -> HashMap<FileKey, Answer> {
-    let mut text = String::new();
-    let mut read = || -> Option<()> {
-        let _ours = file.parent().filter(|parent| is_of_ours(parent))?;
-        let parent = fs::metadata(file.parent()?).ok()?;
-        let file = fs::OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(file)
-            .ok()?;
-        let meta = file.metadata().ok()?;
-        if !meta.is_file() || !ours(&meta) || !ours(&parent) || meta.len() > MOST_CACHE_BYTES {
-            return None;
-        }
-        file.take(MOST_CACHE_BYTES).read_to_string(&mut text).ok().map(|_| ())
-    };
-    if read().is_none() {
-        return HashMap::new();
-    }
-    text.lines().filter_map(parse).collect()
-}
-
-/// Parses a line: `<7 numbers> <when> starts` or `<7 numbers> <when> no <why>`.
-fn parse(line: &str) -> Option<(FileKey, Answer)> {
-    let mut words = line.splitn(10, ' ');
-    let mut key = [0; 7];
-    for number in &mut key {
-        *number = words.next()?.parse().ok()?;
-    }
-    let at = words.next()?.parse().ok()?;
-    let fault = match (words.next()?, words.next()) {
-        ("starts", None) => None,
-        ("no", Some(why)) => Some(why.chars().filter(|c| !c.is_control()).collect()),
-        _ => return None,
-    };
-    Some((FileKey(key), Answer { fault, at }))
-}
-
-/// Adds one answer by replacing the file with a new one.
-pub(crate) fn add(file: &Path, key: FileKey, answer: &Answer) {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let Some(directory) = file.parent() else { return };
-    if !is_of_ours(directory) {
-        return;
-    }
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
-    if made.is_err() || !fs::metadata(directory).is_ok_and(|meta| ours(&meta)) {
-        return;
-    }
-    let mut entries: Vec<(FileKey, Answer)> =
-        read(file).into_iter().filter(|e| e.0 != key).collect();
-    entries.sort_by_key(|(_, answer)| std::cmp::Reverse(answer.at));
-    entries.truncate(MOST_ENTRIES - 1);
-    entries.push((key, answer.clone()));
-    let mut text = String::new();
-    for (FileKey(numbers), answer) in entries {
-        for number in numbers {
-            text.push_str(&format!("{number} "));
-        }
-        let verdict = answer.fault.map_or_else(|| "starts".to_string(), |why| format!("no {why}"));
-        text.push_str(&format!("{} {verdict}\n", answer.at));
-    }
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let new = directory.join(format!("probes.{}.{number}", std::process::id()));
-    let written = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&new)
-        .and_then(|mut out| out.write_all(text.as_bytes()))
-        .and_then(|()| fs::rename(&new, file));
-    if written.is_err() {
-        let _ = fs::remove_file(&new);
-    }
 }
 
 #[cfg(test)]

@@ -8,11 +8,10 @@
 //! so choose its providers. `TIELINE_PROVIDER_PATH` then counts only if the program or the system file sets it; the environment is
 //! ignored ([`crate::config`]).
 
-use super::elf::{self, OpenFile, Unfit};
+use super::elf::{self, OpenFile};
 use super::identity::{self, Identity, Refusal};
 use super::load;
 use super::settings::Settings;
-use super::trust::{Obstacle, Trust};
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -21,6 +20,7 @@ use std::path::{Path, PathBuf};
 use tieline_explain::{Record, Verdict};
 use tieline_plugin_api::abi::ABI_MAJOR;
 use tieline_plugin_api::raised_rights;
+use tieline_trial::{Obstacle, Trust, Unfit};
 
 /// The variable that names directories.
 const VARIABLE: &str = "TIELINE_PROVIDER_PATH";

@@ -39,7 +39,7 @@ impl Bytes for Watched<'_> {
 }
 
 /// Reads the file and checks that the reader's single allocations are bounded for any contents.
-fn read_within_bounds(bytes: &[u8]) -> Result<elf::Image, elf::Unfit> {
+fn read_within_bounds(bytes: &[u8]) -> Result<elf::Image, Unfit> {
     let watched = Watched { bytes, most: Mutex::new(0) };
     let image = elf::read(&watched);
     assert!(*watched.most.lock().unwrap() <= 64 * 1024);
@@ -264,7 +264,7 @@ fn a_longer_note_of_a_later_minor_is_read_as_far_as_it_is_known() {
 fn refusal_of_note_names_expected_and_found() {
     let said = |note: &[u8], in_file: &str| match identity::check(Some(note), in_file) {
         Ok(identity) => format!("{} {}", identity.name, identity.version),
-        Err((phase, elf::Unfit { expected, found })) => format!("{phase}: {expected}; {found}"),
+        Err((phase, Unfit { expected, found })) => format!("{phase}: {expected}; {found}"),
     };
     let with = |at: usize, bytes: &[u8]| {
         let mut note = good_note();
@@ -336,103 +336,4 @@ fn a_directory_that_is_not_there_is_recorded_and_the_search_goes_on() {
 #[test]
 fn a_relative_directory_is_not_searched() {
     assert_eq!(SearchPath::named(Some("here:/a:./b::../c:/d")).looked(), "/a:/d");
-}
-
-mod cache {
-    use super::probe::{Answer, FileKey, add, read};
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-    use std::path::PathBuf;
-
-    /// A test's directory, removed on drop.
-    struct Place(PathBuf);
-
-    impl Place {
-        fn new(name: &str) -> Place {
-            let place =
-                std::env::temp_dir().join(format!("tieline-cache-{name}-{}", std::process::id()));
-            let _ = fs::remove_dir_all(&place);
-            fs::create_dir(&place).expect("a directory");
-            Place(place)
-        }
-        fn file(&self) -> PathBuf {
-            self.0.join("tieline/probes")
-        }
-    }
-
-    impl Drop for Place {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn key(path: &std::path::Path) -> FileKey {
-        FileKey::of(&fs::metadata(path).expect("a file"))
-    }
-
-    #[test]
-    fn an_answer_is_remembered_for_that_state_of_the_file() {
-        let place = Place::new("kept");
-        let subject = place.0.join("subject");
-        fs::write(&subject, "one").unwrap();
-        let (first, fine) = (key(&subject), Answer { fault: None, at: 5 });
-        add(&place.file(), first, &fine);
-        fs::write(&subject, "another").unwrap();
-        let second = key(&subject);
-        let broken = Answer { fault: Some("killed by a signal".into()), at: 6 };
-        add(&place.file(), second, &broken);
-        let kept = read(&place.file());
-        assert_ne!(first, second);
-        assert_eq!((kept.get(&first), kept.get(&second)), (Some(&fine), Some(&broken)));
-        let left: Vec<_> = fs::read_dir(place.file().parent().unwrap()).unwrap().collect();
-        assert_eq!(left.len(), 1, "nothing but the cache is left");
-    }
-
-    #[test]
-    fn a_cache_that_others_can_write_is_not_believed() {
-        let place = Place::new("writable");
-        let mine = key(&place.0);
-        add(&place.file(), mine, &Answer { fault: None, at: 5 });
-        assert_eq!(read(&place.file()).len(), 1);
-        fs::set_permissions(place.file(), fs::Permissions::from_mode(0o666)).unwrap();
-        assert!(read(&place.file()).is_empty());
-        fs::set_permissions(place.file(), fs::Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(read(&place.file()).len(), 1);
-        // Only root can change a file's owner.
-        const NOBODY: u32 = 65_534;
-        if std::os::unix::fs::chown(place.file(), Some(NOBODY), None).is_ok() {
-            assert!(read(&place.file()).is_empty(), "another user has written it");
-        }
-    }
-
-    #[test]
-    fn a_cache_full_of_nonsense_is_an_empty_one() {
-        let place = Place::new("nonsense");
-        fs::create_dir(place.0.join("tieline")).unwrap();
-        for nonsense in ["", "a b c", "1 2 3 4 5 6 7 8", "1 2 3 4 5 6 7 8 maybe", "\u{1}\n\n9 9"] {
-            fs::write(place.file(), nonsense).unwrap();
-            assert!(read(&place.file()).is_empty());
-        }
-    }
-
-    #[test]
-    fn the_cache_keeps_a_bounded_number_of_answers_the_last_ones() {
-        let place = Place::new("bounded");
-        for at in 0..300u64 {
-            let subject = place.0.join(format!("f{at}"));
-            fs::write(&subject, "x").unwrap();
-            add(&place.file(), key(&subject), &Answer { fault: None, at });
-        }
-        let kept = read(&place.file());
-        assert_eq!(kept.len(), 256);
-        assert!(kept.values().all(|answer| answer.at >= 44));
-    }
-
-    #[test]
-    fn a_cache_that_cannot_be_written_is_no_error() {
-        let place = Place::new("file");
-        fs::write(place.0.join("tieline"), "a file where the directory should be").unwrap();
-        add(&place.file(), key(&place.0), &Answer { fault: None, at: 5 });
-        assert!(read(&place.file()).is_empty());
-    }
 }

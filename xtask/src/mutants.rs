@@ -26,6 +26,10 @@ const NEAR: &[(&str, &[&str])] = &[
     ("providers/tcp/", &["tieline-provider-tcp", "tieline tieline-runtime", LAST]),
     ("providers/verbs/", &["tieline-provider-verbs", "tieline-tools"]),
     ("tag/", &["tieline-tag", "tieline-runtime"]),
+    (
+        "trial/",
+        &["tieline-trial", "tieline-host tieline-provider-ofi", "tieline-bad-providers", LAST],
+    ),
     ("wireup/", &["tieline-wireup", "tieline tieline-fake", LAST]),
 ];
 const SHM: &str = "tieline-provider-shm";

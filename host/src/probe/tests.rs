@@ -14,17 +14,6 @@ fn the_setting_is_read_in_all_its_spellings() {
 }
 
 #[test]
-fn no_is_believed_for_a_day_and_not_before_it_was_found_and_yes_for_ever() {
-    let (yes, no) =
-        (Answer { fault: None, at: 1000 }, Answer { fault: Some("x".into()), at: 1000 });
-    let day = 24 * 60 * 60;
-    let believed =
-        |answer: &Answer| [999, 1000, 999 + day, 1000 + day].map(|now| answer.holds(now));
-    assert_eq!(believed(&no), [false, true, true, false]);
-    assert_eq!(believed(&yes), [true; 4]);
-}
-
-#[test]
 fn failed_trial_has_its_text() {
     let said = |trial| fault(Ok(trial)).map(|fault| fault.unwrap_or_else(|| "nothing".into()));
     let (loading, starting) =
@@ -84,23 +73,4 @@ fn a_refusal_says_whether_it_was_remembered() {
     let remembered = format!("{expected} (remembered; TIELINE_PROBE=nocache tries again)");
     assert_eq!(refused(&no, true), Some(remembered));
     assert_eq!(refused(&Answer { fault: None, at: 7 }, true), None);
-}
-
-#[test]
-fn a_line_of_the_cache_is_an_answer_or_nothing() {
-    let answer =
-        |line: &str| parse(line).map(|(FileKey(key), Answer { fault, at })| (key, fault, at));
-    let key = [1, 2, 3, 4, 5, 6, -7];
-    assert_eq!(answer("1 2 3 4 5 6 -7 8 starts"), Some((key, None, 8)));
-    let why = Some("killed by a signal".to_owned());
-    assert_eq!(answer("1 2 3 4 5 6 -7 8 no killed by\u{1b} a signal"), Some((key, why, 8)));
-    for odd in [
-        "1 2 3 4 5 6 -7 8 starts well",
-        "1 2 3 4 5 6 -7 8 no",
-        "1 2 3 4 5 6 -7 8",
-        "1 2 3 4 5 6 -7 -8 starts",
-        "1 2 3 4 5 6 x 8 starts",
-    ] {
-        assert_eq!(answer(odd), None, "{odd}");
-    }
 }

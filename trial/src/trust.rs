@@ -10,16 +10,14 @@
 //! group. If there is also an access control list, the group's rights are the maximum that the list may grant to any user, and they
 //! count. In a setuid program only root's directories and files are trusted, because the user must not choose providers.
 
-use super::elf::Unfit;
-use super::sys;
+use crate::{Unfit, sys};
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
-use tieline_plugin_api::effective_uid;
-use tieline_plugin_api::raised_rights;
+use tieline_plugin_api::{effective_uid, raised_rights};
 
 /// The maximum number of symbolic links, as in the kernel.
 const MOST_LINKS: usize = 40;
@@ -27,7 +25,7 @@ const STICKY: u32 = 0o1000;
 
 /// The owners whose directories and files are trusted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Trust {
+pub struct Trust {
     /// The user that is trusted besides root; `None` in a setuid program.
     user: Option<u32>,
     /// The number that stands for all users outside the user namespace, including root of the host, in a process inside one.
@@ -36,7 +34,7 @@ pub(crate) struct Trust {
 
 /// The reason that a path is refused.
 #[derive(Debug)]
-pub(crate) enum Obstacle {
+pub enum Obstacle {
     /// The path is unsafe: another user could change its target.
     Unsafe(Unfit),
     /// The path has no target; the text is the reason.
@@ -45,7 +43,8 @@ pub(crate) enum Obstacle {
 
 impl Trust {
     /// Returns the owners that this process may trust.
-    pub(crate) fn current_process() -> Trust {
+    #[must_use]
+    pub fn current_process() -> Trust {
         let user = (!raised_rights()).then(effective_uid);
         Trust { user, outside: outside() }
     }
@@ -56,7 +55,10 @@ impl Trust {
     }
 
     /// Follows an absolute path through its links, and returns its target. [`Trust::check`] checks the file at the target.
-    pub(crate) fn follow(&self, path: &Path) -> Result<PathBuf, Obstacle> {
+    ///
+    /// # Errors
+    /// An obstacle on the path.
+    pub fn follow(&self, path: &Path) -> Result<PathBuf, Obstacle> {
         let mut steps: VecDeque<OsString> = names(path);
         let mut real = PathBuf::from("/");
         let mut meta = fs::symlink_metadata(&real).map_err(|error| nowhere(&real, &error, None))?;
@@ -95,7 +97,10 @@ impl Trust {
     }
 
     /// Checks whether only trusted users can create an entry in this directory, or write this file.
-    pub(crate) fn check(&self, at: &Path, meta: &Metadata, what: &str) -> Result<(), Unfit> {
+    ///
+    /// # Errors
+    /// Another user can write it, or owns it.
+    pub fn check(&self, at: &Path, meta: &Metadata, what: &str) -> Result<(), Unfit> {
         if let Some(writers) = other_writers(at, meta) {
             let expected = match writers {
                 Writers::Listed => {
