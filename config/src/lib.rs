@@ -21,7 +21,6 @@ mod markdown;
 mod nearest;
 mod secret;
 pub mod select;
-mod sys;
 mod units;
 pub mod vars;
 
@@ -44,7 +43,7 @@ pub use tieline_plugin_api::abi::Declared;
 pub use units::Kind;
 
 pub use markdown::{markdown, settings_file};
-pub use sys::effective_uid;
+pub use tieline_explain::upper;
 
 /// The destination of the report of a context.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -489,13 +488,6 @@ fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
 
 /// The placeholder of a hidden value.
 const HIDDEN: &str = "(set)";
-
-/// Converts a name to the spelling in variables: `shm-cma` becomes `SHM_CMA`.
-pub fn upper(name: &str) -> String {
-    name.chars()
-        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' })
-        .collect()
-}
 
 #[cfg(test)]
 mod tests;

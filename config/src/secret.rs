@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::files;
-use super::sys::effective_uid;
+use tieline_plugin_api::effective_uid;
 
 /// The maximum size of a secret file, in bytes. A longer file is taken for a mistake in the variable.
 pub(super) const MOST_BYTES: u64 = 64 * 1024;

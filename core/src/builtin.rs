@@ -1,16 +1,9 @@
 //! The providers that are linked into the library or the program, and the variables of the library's own.
 
 use tieline_config::{Declared, ValueView};
+use tieline_host::Builtin;
 use tieline_plugin_api::abi::EntryFn;
 use tieline_plugin_api::process::Kept;
-
-/// A provider linked into the core or into the program.
-#[derive(Clone, Copy)]
-pub(crate) struct Builtin {
-    pub(crate) name: &'static str,
-    pub(crate) version: &'static str,
-    pub(crate) entry: EntryFn,
-}
 
 static LINKED: Kept<Builtin> = Kept::new();
 

@@ -44,7 +44,6 @@ mod names;
 mod op;
 mod proto;
 mod rank;
-mod registry;
 pub mod report;
 mod request;
 mod service;
@@ -57,6 +56,7 @@ pub use mem::region;
 use tieline_config as config;
 use tieline_config::select;
 pub use tieline_explain::record as explain;
+use tieline_host as registry;
 pub use tieline_job as job;
 use tieline_wireup::{self as wireup, wire};
 

@@ -9,13 +9,13 @@ mod mapped;
 pub(crate) use buffer::OwnedBuffer;
 pub(crate) use exposed::{Exposed, Refusal};
 pub(crate) use mapped::first_without;
+pub(crate) use tieline_host::{Span, page_bytes};
 
 use crate::Error;
 use crate::error::Scope;
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 use tieline_plugin_api::process::Mark;
 use tieline_plugin_api::{Failure, Status};
@@ -207,190 +207,6 @@ impl ForkGuard {
     }
 }
 
-/// Copies memory that threads of this process, other processes, or devices may read or write meanwhile. The result may mix old and
-/// new bytes. The copy uses processor instructions, or atomic loads and stores, so the compiler assumes nothing about the memory.
-///
-/// # Safety
-/// `from` is readable and `to` is writable for `len` bytes.
-#[inline]
-unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the caller guarantees the ranges; the direction flag is clear by the calling convention. From 4 KiB on, this
-    // instruction is as fast as the C library's copy, but it takes some tens of nanoseconds to start.
-    unsafe {
-        if len <= SHORT_COPY {
-            return copy_short(from, to, len);
-        }
-        std::arch::asm!(
-            "rep movsb",
-            inout("rcx") len => _,
-            inout("rsi") from => _,
-            inout("rdi") to => _,
-            options(nostack, preserves_flags)
-        );
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    // SAFETY: the caller guarantees the ranges; words are used only if both sides are aligned.
-    unsafe {
-        use std::sync::atomic::{AtomicU8, Ordering};
-        let alike = from as usize % 8 == to as usize % 8;
-        let mut at = 0;
-        while at < len {
-            if alike && (from as usize + at) % 8 == 0 && at + 8 <= len {
-                let word = (*from.add(at).cast::<AtomicU64>()).load(Ordering::Relaxed);
-                (*to.add(at).cast::<AtomicU64>()).store(word, Ordering::Relaxed);
-                at += 8;
-            } else {
-                let byte = (*from.add(at).cast::<AtomicU8>()).load(Ordering::Relaxed);
-                (*to.add(at).cast::<AtomicU8>()).store(byte, Ordering::Relaxed);
-                at += 1;
-            }
-        }
-    }
-}
-
-/// The maximum length of a copy that uses single moves.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-const SHORT_COPY: usize = 512;
-
-/// Copies by moves of 16, 8, 4, 2 and 1 bytes, in order. One move copies each byte, so a reader that has seen a byte arrive may
-/// overwrite it immediately.
-///
-/// # Safety
-/// The conditions are those of [`copy_shared`].
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline]
-unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
-    let mut at = 0;
-    macro_rules! copy {
-        ($class:ident, $size:literal, $load:literal, $store:literal) => {{
-            std::arch::asm!(
-                $load, $store,
-                from = in(reg) from.add(at), to = in(reg) to.add(at), held = out($class) _,
-                options(nostack, preserves_flags)
-            );
-            at += $size;
-        }};
-    }
-    // SAFETY: the caller guarantees the ranges; no move exceeds `len`.
-    unsafe {
-        while at < len & !15 {
-            copy!(xmm_reg, 16, "movups {held}, [{from}]", "movups [{to}], {held}");
-        }
-        if len & 8 != 0 {
-            copy!(reg, 8, "mov {held:r}, [{from}]", "mov [{to}], {held:r}");
-        }
-        if len & 4 != 0 {
-            copy!(reg, 4, "mov {held:e}, [{from}]", "mov [{to}], {held:e}");
-        }
-        if len & 2 != 0 {
-            copy!(reg, 2, "mov {held:x}, [{from}]", "mov [{to}], {held:x}");
-        }
-        while at < len {
-            copy!(reg_byte, 1, "mov {held}, [{from}]", "mov [{to}], {held}");
-        }
-    }
-}
-
-/// Memory that other processes may read and write at any time. The bytes are accessed by copies and atomics only, and never by a
-/// Rust reference.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
-    base: *mut u8,
-    len: usize,
-}
-
-// SAFETY: a span is an address; every access uses copies and atomics that tolerate concurrent writers.
-unsafe impl Send for Span {}
-// SAFETY: the reason for `Send` applies.
-unsafe impl Sync for Span {}
-
-impl Span {
-    /// # Safety
-    /// `base` is valid for reads and writes of `len` bytes for as long as the span or a copy of it is used.
-    pub(crate) unsafe fn new(base: *mut u8, len: usize) -> Span {
-        Span { base, len }
-    }
-
-    /// Makes a span of a buffer that the caller keeps alive and does not move.
-    #[cfg(test)]
-    pub(crate) fn from_owned(buffer: &mut [u8]) -> Span {
-        Span { base: buffer.as_mut_ptr(), len: buffer.len() }
-    }
-
-    /// Makes a span of words that the caller keeps alive and does not move.
-    #[cfg(test)]
-    pub(crate) fn from_words(words: &mut [u64]) -> Span {
-        Span { base: words.as_mut_ptr().cast(), len: size_of_val(words) }
-    }
-
-    #[inline]
-    pub(crate) fn base(&self) -> *mut u8 {
-        self.base
-    }
-
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Returns the address of a range of the span, or the error for a range outside.
-    #[inline]
-    pub(crate) fn range(&self, offset: usize, len: usize) -> Result<*mut u8, Status> {
-        match offset.checked_add(len) {
-            // SAFETY: the offset lies inside the span.
-            Some(end) if end <= self.len => Ok(unsafe { self.base.add(offset) }),
-            _ => Err(Status::OutOfRange),
-        }
-    }
-
-    /// Returns the span of a range of this span, or the error for a range outside.
-    ///
-    /// # Safety
-    /// The caller uses the part only as long as this span may be used.
-    pub(crate) unsafe fn part(&self, offset: usize, len: usize) -> Result<Span, Status> {
-        Ok(Span { base: self.range(offset, len)?, len })
-    }
-
-    /// Copies out of the span.
-    #[inline]
-    pub(crate) fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Status> {
-        let from = self.range(offset, out.len())?;
-        // SAFETY: the range was checked; `out` is writable for its length.
-        unsafe { copy_shared(from, out.as_mut_ptr(), out.len()) };
-        Ok(())
-    }
-
-    /// Copies into the span.
-    #[inline]
-    pub(crate) fn write(&self, offset: usize, data: &[u8]) -> Result<(), Status> {
-        let to = self.range(offset, data.len())?;
-        // SAFETY: the range was checked.
-        unsafe { copy_shared(data.as_ptr(), to, data.len()) };
-        Ok(())
-    }
-
-    /// Returns an aligned 32-bit word of the span.
-    pub(crate) fn word32(&self, offset: usize) -> Result<&AtomicU32, Status> {
-        let at = self.range(offset, 4)?;
-        if at as usize % 4 != 0 {
-            return Err(Status::Misaligned);
-        }
-        // SAFETY: the word is in range and aligned, and an atomic tolerates concurrent writers.
-        Ok(unsafe { &*at.cast() })
-    }
-
-    /// Returns an aligned 64-bit word of the span.
-    pub(crate) fn word64(&self, offset: usize) -> Result<&AtomicU64, Status> {
-        let at = self.range(offset, 8)?;
-        if at as usize % 8 != 0 {
-            return Err(Status::Misaligned);
-        }
-        // SAFETY: the word is in range and aligned, and an atomic tolerates concurrent writers.
-        Ok(unsafe { &*at.cast() })
-    }
-}
-
 /// The resource limits of this process.
 pub(crate) struct Limits {
     pub(crate) address_space: Option<u64>,
@@ -428,12 +244,6 @@ pub(crate) fn switches() -> u64 {
     u64::try_from(usage.ru_nivcsw).unwrap_or(0)
 }
 
-/// Returns the length of a page.
-pub(crate) fn page_bytes() -> u64 {
-    // SAFETY: no pointer is passed.
-    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
-}
-
 /// Raises the limit of descriptors to the maximum that this process may set. The function never lowers the limit.
 #[cfg(test)]
 pub(crate) fn raise_descriptors() {
@@ -449,21 +259,10 @@ pub(crate) fn raise_descriptors() {
 /// Runs `child` in a forked child; `true` if the child succeeded within 20 s.
 #[cfg(test)]
 pub(crate) fn ends_in_forked_child(child: impl FnOnce()) -> bool {
-    // SAFETY: the child only does what a forked child of a multi-threaded program may do, which is the subject of the test.
-    let pid = unsafe { libc::fork() };
-    assert!(pid >= 0, "{}", io::Error::last_os_error());
-    if pid == 0 {
-        // SAFETY: the signal ends the child if it hangs; `_exit` skips the parent's exit handlers.
-        unsafe {
-            let _ = libc::alarm(20);
-            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
-            libc::_exit(i32::from(ended.is_err()));
-        }
-    }
-    let mut status = 0;
-    // SAFETY: the pid is that of this process's child, and the status is writable.
-    let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
-    waited == pid && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+    tieline_testing::holds_in_child(|| {
+        child();
+        true
+    })
 }
 
 /// Returns the process id, for messages to users.

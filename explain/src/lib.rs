@@ -12,5 +12,5 @@ mod setting;
 pub use error::{Error, Scope};
 pub use log::{Line, Log, LogLine, is_plain};
 pub use record::{Record, Verdict};
-pub use setting::{Origin, Setting};
+pub use setting::{Origin, Setting, upper};
 pub use tieline_plugin_api::Status;

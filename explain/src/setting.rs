@@ -42,3 +42,10 @@ pub struct Setting {
     /// The origin of the value.
     pub origin: Origin,
 }
+
+/// Converts a name to the spelling in variables: `shm-cma` becomes `SHM_CMA`.
+pub fn upper(name: &str) -> String {
+    name.chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' })
+        .collect()
+}

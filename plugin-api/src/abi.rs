@@ -44,7 +44,7 @@ pub use interface::{
     ConnectorOps, EndpointParams, Event, InterfaceOps, InterfaceParams, MemoryUse,
 };
 pub use records::{fixed, fixed_str};
-pub use rights::{is_static_program, raised_rights};
+pub use rights::{effective_uid, is_static_program, raised_rights};
 
 use abi_stable::StableAbi;
 use core::ffi::c_void;

@@ -45,7 +45,7 @@ pub mod units;
 pub use abi::host::HostHandle;
 pub use abi::process;
 pub use abi::shims::explain;
-pub use abi::{is_static_program, raised_rights};
+pub use abi::{effective_uid, is_static_program, raised_rights};
 pub use config::ConfigDoc;
 pub use events::Events;
 pub use flags::{

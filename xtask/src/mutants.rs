@@ -18,6 +18,7 @@ const TABLE: &str = include_str!("../promises.txt");
 /// The packages whose tests may detect a change below a directory. Later packages are tested if earlier ones detect nothing.
 const NEAR: &[(&str, &[&str])] = &[
     ("core/", &["tieline", "tieline-fake tieline-bad-providers", ABOVE, LAST]),
+    ("host/", &["tieline-host", "tieline tieline-fake tieline-bad-providers", ABOVE, LAST]),
     ("net/", &["tieline-net", "tieline-provider-tcp tieline-provider-verbs tieline-job", LAST]),
     ("providers/memory-file/", &["tieline-memory-file tieline-provider-shm-cma", SHM, LAST]),
     ("providers/shm-knem/", &["tieline-provider-shm-knem"]),
@@ -25,6 +26,10 @@ const NEAR: &[(&str, &[&str])] = &[
     ("providers/tcp/", &["tieline-provider-tcp", "tieline tieline-runtime", LAST]),
     ("providers/verbs/", &["tieline-provider-verbs", "tieline-tools"]),
     ("tag/", &["tieline-tag", "tieline-runtime"]),
+    (
+        "trial/",
+        &["tieline-trial", "tieline-host tieline-provider-ofi", "tieline-bad-providers", LAST],
+    ),
     ("wireup/", &["tieline-wireup", "tieline tieline-fake", LAST]),
 ];
 const SHM: &str = "tieline-provider-shm";

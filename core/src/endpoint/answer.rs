@@ -39,7 +39,7 @@ impl EndpointState {
             let pack = |out: &mut PackBuffer<'_>| {
                 out.put(&data_head(*sent, 0))?;
                 let packed = from.reach(&memory.regions, n, Access::READ, |bytes, offset| {
-                    out.put_exposed(bytes, touch, offset, n as usize)
+                    bytes.pack(touch, offset, n as usize, out)
                 });
                 packed.map_err(|refusal: Refusal| {
                     fault.set(refusal.fault);

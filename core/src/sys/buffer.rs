@@ -21,7 +21,8 @@ impl OwnedBuffer {
         let layout = Layout::for_value(&*buffer);
         let len = buffer.len();
         let base = Box::into_raw(buffer).cast::<u8>();
-        OwnedBuffer { span: Span { base, len }, layout }
+        // SAFETY: the buffer is this value's own until it is dropped.
+        OwnedBuffer { span: unsafe { Span::new(base, len) }, layout }
     }
 
     /// Allocates zeroed memory. If the system supplies zeroed pages, the call touches none of them.
@@ -31,14 +32,17 @@ impl OwnedBuffer {
     pub(crate) fn zeroed(len: usize) -> Result<OwnedBuffer, Status> {
         let layout = Layout::from_size_align(len, ALIGN).map_err(|_| Status::NoMemory)?;
         if len == 0 {
-            return Ok(OwnedBuffer { span: Span { base: ALIGN as *mut u8, len }, layout });
+            // SAFETY: no bytes are accessed.
+            let span = unsafe { Span::new(ALIGN as *mut u8, len) };
+            return Ok(OwnedBuffer { span, layout });
         }
         // SAFETY: the size of the layout is not zero.
         let base = unsafe { alloc_zeroed(layout) };
         if base.is_null() {
             Err(Status::NoMemory)
         } else {
-            Ok(OwnedBuffer { span: Span { base, len }, layout })
+            // SAFETY: the memory is this value's own until it is dropped.
+            Ok(OwnedBuffer { span: unsafe { Span::new(base, len) }, layout })
         }
     }
 
@@ -65,7 +69,7 @@ impl OwnedBuffer {
         if !self.is_box() {
             return None;
         }
-        let Span { base, len } = self.span;
+        let (base, len) = (self.span.base(), self.span.len());
         std::mem::forget(self);
         // SAFETY: `new` made the buffer from a box of this number of bytes, and the new box owns them from this line on, once.
         Some(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(base, len)) })
@@ -76,7 +80,7 @@ impl Drop for OwnedBuffer {
     fn drop(&mut self) {
         if self.layout.size() > 0 {
             // SAFETY: the memory was allocated with this layout, by a box of this length or by `zeroed`, and is dropped once.
-            unsafe { dealloc(self.span.base, self.layout) };
+            unsafe { dealloc(self.span.base(), self.layout) };
         }
     }
 }

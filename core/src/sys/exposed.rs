@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::Span;
+use crate::registry::abi::PackBuffer;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tieline_net::touch::{Fault, Touch, is_writable};
 use tieline_plugin_api::Status;
@@ -73,6 +74,19 @@ impl Exposed {
         let from = self.span.range(offset, out.len())?;
         // SAFETY: the range is inside the region, whose owner has allowed reading.
         unsafe { touch.read(from, out) }.map_err(|fault| at(offset, fault))
+    }
+
+    /// Appends bytes of the region to a message.
+    pub(crate) fn pack(
+        &self,
+        touch: &Touch,
+        offset: usize,
+        len: usize,
+        out: &mut PackBuffer<'_>,
+    ) -> Result<(), Refusal> {
+        // The range is checked before anything is written, so an invalid range leaves the buffer unchanged.
+        let _ = self.span.range(offset, len)?;
+        self.read(touch, offset, out.take(len)?)
     }
 
     /// Checks the page of an aligned word before an atomic on it. The check does not exclude a later fault. If another thread

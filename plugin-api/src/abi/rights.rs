@@ -28,6 +28,13 @@ pub fn raised_rights() -> bool {
     getauxval(AT_SECURE) != 0
 }
 
+/// Returns the effective user of the process, who owns the files that it makes. From any thread.
+#[must_use]
+pub fn effective_uid() -> u32 {
+    // SAFETY: `geteuid` has no preconditions and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// Checks whether this program was linked statically, so that it has no dynamic loader. In such a program, loading a shared object
 /// would load a second C library, which crashes the process. So such a program loads no providers. From any thread.
 #[must_use]

@@ -14,7 +14,7 @@
 //! 7. A transport, or a worker, that cannot be opened: the test of an unopenable transport in this file; `tieline check` (`tools`).
 //! 8. A missing directory: `a_directory_that_does_not_exist_is_an_error_and_is_not_made` in `containers.rs`. A dangling link, or a
 //!    misspelt variable of Tieline: the last test of this file. A provider that another one shadows: unit tests of
-//!    `core/src/registry`.
+//!    `host/src`.
 //! 9. Disturbed measurements: `perf/disturbed.rs` and `tests/perf.rs` in `tools`.
 //! 10. Messages without a handler: the test of unknown ids in `misuse.rs`, and the core's worker tests.
 

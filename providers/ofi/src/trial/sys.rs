@@ -1,17 +1,12 @@
-//! The child of a trial.
+//! The attempts that the child of a trial makes.
 //!
-//! Between fork and `_exit` the child makes system calls, and calls dlopen, dlvsym and the functions of the library, or moves data
-//! over a device (`selftest`). In the child of a multi-threaded process, POSIX does not allow that, but glibc does: its allocator
-//! and its loader are usable there. If they are not, the child hangs and is killed, and the trial's result is a "no" with a line
-//! that explains it.
+//! The child calls dlopen, dlvsym and the functions of the library, or moves data over a device (`selftest`).
 
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
-use std::io::Read;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tieline_trial::{End, Say, Share, in_child};
 
 /// The result of a trial.
 pub(super) enum Trial {
@@ -24,157 +19,46 @@ pub(super) enum Trial {
     TimedOut,
 }
 
-/// Returns this process's effective user.
-pub(super) fn user() -> u32 {
-    // SAFETY: the call only returns a number.
-    unsafe { libc::geteuid() }
-}
-
 /// Loads the file in a child and queries its providers. Returns `None` if no child can be made.
 pub(super) fn attempt(file: &CStr, limit: Duration) -> Option<Trial> {
     // SAFETY: the function runs in a child, as required.
-    in_child(limit, |answer| unsafe { child(file, answer) })
+    tried(Share::Nothing, limit, |say| say.say(unsafe { query(file) }))
 }
 
 /// Runs `act` in a child and returns whether it succeeded; `None` if no child can be made. The child inherits this process's
 /// descriptors, because the library uses them.
 pub(super) fn attempt_here(act: impl FnOnce() -> bool, limit: Duration) -> Option<Trial> {
-    in_child(limit, |answer| {
-        // SAFETY: the system calls concern the child's own state.
-        unsafe {
-            prepare();
-            // The child never returns into this process's code, however `act` ends.
-            if let Ok(done) = catch_unwind(AssertUnwindSafe(act)) {
-                let word = if done { b"y" } else { b"n" };
-                let _ = libc::write(answer, word.as_ptr().cast(), 1);
-            }
-            libc::_exit(0)
-        }
+    tried(Share::Descriptors, limit, |say| say.say(if act() { DONE } else { NOTHING_DONE }))
+}
+
+const DONE: &[u8] = b"y";
+const NOTHING_DONE: &[u8] = b"n";
+
+fn tried(share: Share, limit: Duration, act: impl FnOnce(Say)) -> Option<Trial> {
+    let outcome = in_child(share, limit, act).ok()?;
+    Some(match (&*outcome.said, outcome.end) {
+        // A child that has answered has survived, whatever its end was.
+        (DONE, _) => Trial::Answered,
+        (NOTHING_DONE, _) => Trial::NothingDone,
+        (_, End::TimedOut) => Trial::TimedOut,
+        (_, End::Killed(signal)) => Trial::Ended(Some(signal)),
+        (_, End::Exited(_) | End::Gone) => Trial::Ended(None),
     })
 }
 
-fn in_child(limit: Duration, act: impl FnOnce(i32)) -> Option<Trial> {
-    let mut ends = [0; 2];
-    // SAFETY: the call writes two descriptors.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
-        return None;
-    }
-    // SAFETY: the two descriptors are new and have no other owner.
-    let (reader, writer) =
-        unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
-    // SAFETY: the child makes only the calls that the module's documentation lists.
-    let pid = unsafe { libc::fork() };
-    match pid {
-        -1 => None,
-        0 => {
-            act(writer.as_raw_fd());
-            // SAFETY: this process is the child; nothing runs after the call.
-            unsafe { libc::_exit(1) }
-        }
-        _ => {
-            drop(writer);
-            let trial = wait(reader, limit);
-            let status = collect(pid, matches!(trial, Trial::Ended(_)));
-            let signal = status.filter(|status| libc::WIFSIGNALED(*status));
-            Some(match trial {
-                Trial::Ended(_) => Trial::Ended(signal.map(|status| libc::WTERMSIG(status))),
-                other => other,
-            })
-        }
-    }
-}
-
-/// Kills a child and reaps it. Returns how the child ended, unless the application reaps all children. `ending` states whether the
-/// child has closed its end of the pipe, which usually is the last action of an exiting process.
-fn collect(pid: libc::pid_t, ending: bool) -> Option<i32> {
-    let until = Instant::now() + if ending { Duration::from_secs(1) } else { Duration::ZERO };
-    let mut status = 0;
-    // SAFETY: the child belongs to this code, and no other code kills it. If it has exited, it is a zombie until it is reaped.
-    unsafe {
-        loop {
-            match libc::waitpid(pid, &raw mut status, libc::WNOHANG) {
-                0 if Instant::now() < until => {
-                    let _ = libc::sched_yield();
-                }
-                0 => {
-                    let _ = libc::kill(pid, libc::SIGKILL);
-                    return (libc::waitpid(pid, &raw mut status, 0) == pid).then_some(status);
-                }
-                found => return (found == pid).then_some(status),
-            }
-        }
-    }
-}
-
-fn wait(reader: OwnedFd, limit: Duration) -> Trial {
-    let until = Instant::now() + limit;
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let mut poll = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: `poll` is one record of a live descriptor.
-        let ready = unsafe { libc::poll(&raw mut poll, 1, left.as_millis() as libc::c_int) };
-        if ready > 0 {
-            break;
-        }
-        if left.is_zero() {
-            return Trial::TimedOut;
-        }
-    }
-    let mut word = [0];
-    match std::fs::File::from(reader).read(&mut word) {
-        Ok(1) if word == *b"y" => Trial::Answered,
-        Ok(1) => Trial::NothingDone,
-        _ => Trial::Ended(None),
-    }
-}
-
-/// Does the first steps of the child: it ends with its parent, dumps no core and prints nothing, and none of the application's
-/// signal handlers run in it.
+/// Loads the library and queries its providers. Returns the answer of the child.
 ///
 /// # Safety Called in a forked child.
-unsafe fn prepare() {
-    // SAFETY: the system calls concern this process's own state.
+unsafe fn query(file: &CStr) -> &'static [u8] {
+    // SAFETY: the library's functions are called as the parent would call them. Any consequence ends with this process.
     unsafe {
-        let _ = libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        let _ = libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
-        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
-        for fd in 0..3 {
-            let _ = libc::dup2(null, fd);
-        }
-        for signal in 1..=64 {
-            let mut action: libc::sigaction = core::mem::zeroed();
-            let code = libc::sigaction(signal, core::ptr::null(), &raw mut action);
-            // Ignored signals stay ignored: an early close of a socket must end neither process.
-            if code == 0 && action.sa_sigaction != libc::SIG_IGN {
-                let _ = libc::signal(signal, libc::SIG_DFL);
-            }
-        }
-    }
-}
-
-/// Runs the trial, reports the result, and exits.
-///
-/// # Safety Called in a forked child.
-unsafe fn child(file: &CStr, answer: i32) -> ! {
-    const ANSWER: i32 = 3;
-    // SAFETY: the system calls concern this process's own state, and the library's functions are called as the parent would call
-    // them. Any consequence ends with this process.
-    unsafe {
-        if answer != ANSWER && libc::dup2(answer, ANSWER) < 0 {
-            libc::_exit(1);
-        }
-        prepare();
-        let _ = libc::syscall(libc::SYS_close_range, (ANSWER + 1) as libc::c_uint, u32::MAX, 0);
-        let say = |word: &[u8; 1]| libc::write(ANSWER, word.as_ptr().cast(), 1);
         let handle = libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         let getinfo = match handle.is_null() {
             true => core::ptr::null_mut(),
             false => libc::dlvsym(handle, c"fi_getinfo".as_ptr(), c"FABRIC_1.3".as_ptr()),
         };
         if getinfo.is_null() {
-            let _ = say(b"n");
-            libc::_exit(0);
+            return NOTHING_DONE;
         }
         let getinfo: unsafe extern "C" fn(
             u32,
@@ -186,9 +70,8 @@ unsafe fn child(file: &CStr, answer: i32) -> ! {
         ) -> libc::c_int = core::mem::transmute(getinfo);
         let (none, mut infos) = (core::ptr::null(), core::ptr::null_mut());
         let _ = getinfo(crate::abi::API, none, none, 0, core::ptr::null(), &raw mut infos);
-        let _ = say(b"y");
-        libc::_exit(0)
     }
+    DONE
 }
 
 #[cfg(test)]

@@ -1,5 +1,0 @@
-//! Objects in the loader's list.
-
-mod sys;
-
-pub(super) use sys::{base_of, defined_in, object_of, run_finalizers};

@@ -1,0 +1,153 @@
+//! A provider's origin and identity: the identity note, checked against the core and the file's name.
+
+use std::path::PathBuf;
+use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, NoteDesc};
+use tieline_plugin_api::note_flags;
+use tieline_trial::Unfit;
+
+/// A provider's identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// The name: `shm-cma`.
+    pub(crate) name: String,
+    /// The version of the provider.
+    pub(crate) version: semver::Version,
+    /// The ABI minor version for which the provider was built.
+    pub(crate) abi_minor: u16,
+    /// Whether the provider was built in Rust with `panic = "abort"`, so that a panic in it ends the process.
+    pub(crate) aborts: bool,
+}
+
+/// The length of the note's record in ABI 1.0. A later minor version may have a longer record; no record of this major version is
+/// shorter.
+const FIRST_LENGTH: usize = 76;
+const _: () = assert!(size_of::<NoteDesc>() >= FIRST_LENGTH);
+
+/// The origin of a provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The provider is linked into the core.
+    BuiltIn,
+    /// The provider is a file.
+    File(PathBuf),
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Origin::BuiltIn => f.write_str("built in"),
+            Origin::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// A refusal, and the step at which it happened.
+pub(crate) type Refusal = (&'static str, Unfit);
+
+/// Returns the provider name in a file's name: `shm_cma` for `libtieline_shm_cma.so`; `None` for another file.
+pub(crate) fn name_in_file(file_name: &str) -> Option<&str> {
+    let name = file_name.strip_prefix("libtieline_")?.strip_suffix(".so")?;
+    (!name.is_empty()).then_some(name)
+}
+
+/// Reads and checks the descriptor of the note.
+pub(crate) fn check(desc: Option<&[u8]>, in_file: &str) -> Result<Identity, Refusal> {
+    let Some(desc) = desc else {
+        return refuse("note", "a note of owner `tieline` (.note.tieline.provider)", "none");
+    };
+    let known = FIRST_LENGTH;
+    if desc.len() < 12 {
+        return refuse(
+            "note",
+            format!("a record of {known} bytes"),
+            format!("{} bytes", desc.len()),
+        );
+    }
+    let number = |at: usize| u16::from_ne_bytes([desc[at], desc[at + 1]]);
+    let (desc_len, note_rev, abi_major, abi_minor, min_core_minor, flags) =
+        (number(0), number(2), number(4), number(6), number(8), number(10));
+    if usize::from(desc_len) > desc.len() || usize::from(desc_len) < known {
+        return refuse(
+            "note",
+            format!("a record of {known} bytes or more"),
+            format!("one that says {desc_len} in a note of {} bytes", desc.len()),
+        );
+    }
+    if note_rev != 1 {
+        return refuse("note", "note revision 1", format!("revision {note_rev}"));
+    }
+    let core = format!("{ABI_MAJOR}.{ABI_MINOR}");
+    if abi_major != ABI_MAJOR {
+        return refuse(
+            "abi",
+            format!("provider ABI {ABI_MAJOR}.x (the core speaks {core})"),
+            format!("provider ABI {abi_major}.{abi_minor}"),
+        );
+    }
+    if min_core_minor > ABI_MINOR {
+        return refuse(
+            "abi",
+            format!("a provider that works with a core of provider ABI {core}"),
+            format!("one that needs {abi_major}.{min_core_minor} or newer"),
+        );
+    }
+    let name = text(&desc[12..44]).filter(|name| is_name(name));
+    let Some(name) = name else {
+        return refuse(
+            "note",
+            "a name of a-z, 0-9 and `-`, of at most 31 bytes",
+            format!("`{}`", desc[12..44].escape_ascii().to_string().trim_end_matches("\\x00")),
+        );
+    };
+    if name == OUT_OF_BAND {
+        return refuse(
+            "note",
+            "a name that no module of the core has",
+            format!("`{OUT_OF_BAND}`, which is the application's own datagrams"),
+        );
+    }
+    if name.replace('-', "_") != in_file.replace('-', "_") {
+        return refuse(
+            "note",
+            format!("the name in the file's name, `{in_file}`"),
+            format!("`{name}` in the note"),
+        );
+    }
+    let version = text(&desc[44..76]).unwrap_or("(not text)");
+    let Ok(version) = semver::Version::parse(version) else {
+        return refuse("note", "a version such as 1.2.0", format!("`{}`", version.escape_debug()));
+    };
+    Ok(Identity {
+        name: name.to_string(),
+        version,
+        abi_minor,
+        aborts: flags & (note_flags::RUST | note_flags::UNWIND) == note_flags::RUST,
+    })
+}
+
+fn refuse<T>(
+    phase: &'static str,
+    expected: impl Into<String>,
+    found: impl Into<String>,
+) -> Result<T, Refusal> {
+    Err((phase, Unfit { expected: expected.into(), found: found.into() }))
+}
+
+/// Parses zero-padded text: a terminating zero, followed by zeros only.
+fn text(bytes: &[u8]) -> Option<&str> {
+    let end = bytes.iter().position(|&b| b == 0)?;
+    let (text, padding) = bytes.split_at(end);
+    if padding.iter().any(|&b| b != 0) {
+        return None;
+    }
+    std::str::from_utf8(text).ok()
+}
+
+/// The name that the list of providers uses for the application's own datagrams; no provider file may have this name.
+pub const OUT_OF_BAND: &str = "oob";
+
+fn is_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|b| b.is_ascii_lowercase())
+        && bytes.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}

@@ -1,0 +1,223 @@
+//! The answers of trials, kept in a file of the user's cache directory.
+//!
+//! The cache only saves time. It is ignored without a message if it cannot be read or written, or if another user could have
+//! written or placed it.
+
+use crate::Trust;
+use std::collections::HashMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tieline_plugin_api::{effective_uid, raised_rights};
+
+/// The time in seconds for which a negative answer is valid.
+const NO_LASTS_SECONDS: u64 = 24 * 3600;
+/// The maximum number of answers in the cache; the latest ones are kept.
+const MOST_ENTRIES: usize = 256;
+const MOST_CACHE_BYTES: u64 = 256 * 1024;
+
+/// The identity of one state of a file: device, inode, size and times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileKey([i64; 7]);
+
+impl FileKey {
+    /// Returns the identity of the state that these attributes describe.
+    #[must_use]
+    pub fn of(meta: &fs::Metadata) -> FileKey {
+        FileKey([
+            meta.dev() as i64,
+            meta.ino() as i64,
+            meta.size() as i64,
+            meta.mtime(),
+            meta.mtime_nsec(),
+            meta.ctime(),
+            meta.ctime_nsec(),
+        ])
+    }
+}
+
+/// The subject of an answer: a state of a file, or one use of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    file: FileKey,
+    /// One word for the use; empty for the file itself.
+    of: String,
+}
+
+impl From<FileKey> for Key {
+    fn from(file: FileKey) -> Key {
+        Key { file, of: String::new() }
+    }
+}
+
+impl Key {
+    /// Returns the key of one use of the file, for example of a device.
+    #[must_use]
+    pub fn of(file: FileKey, of: &str) -> Key {
+        let one_word = |c: char| if c.is_whitespace() || c.is_control() { '_' } else { c };
+        Key { file, of: of.chars().map(one_word).collect() }
+    }
+}
+
+/// An answer in the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The fault; `None`: the attempt succeeded.
+    pub fault: Option<String>,
+    /// The time of the trial, in seconds since 1970.
+    pub at: u64,
+}
+
+impl Answer {
+    /// Checks whether the answer is still valid. A negative answer is valid for a day, because the cause of a crash may be removed
+    /// without a change of the file. An answer with a time in the future is invalid.
+    #[must_use]
+    pub fn holds(&self, now: u64) -> bool {
+        self.fault.is_none() || now.checked_sub(self.at).is_some_and(|age| age < NO_LASTS_SECONDS)
+    }
+}
+
+/// Returns the time in seconds since 1970.
+#[must_use]
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// A file of answers.
+#[derive(Clone, Debug)]
+pub struct Cache(PathBuf);
+
+impl Cache {
+    /// Returns `$XDG_CACHE_HOME/tieline/NAME`, or `~/.cache/tieline/NAME`. `None` without a home directory, and in a setuid program.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Cache> {
+        if raised_rights() {
+            return None;
+        }
+        let absolute = |name: &str| {
+            std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
+        };
+        let base = absolute("XDG_CACHE_HOME")
+            .or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
+        Some(Cache(base.join("tieline").join(name)))
+    }
+
+    /// Returns the cache in this file.
+    #[must_use]
+    pub fn at(file: PathBuf) -> Cache {
+        Cache(file)
+    }
+
+    /// Reads all answers; any error yields none.
+    #[must_use]
+    pub fn read(&self) -> HashMap<Key, Answer> {
+        self.text().unwrap_or_default().lines().filter_map(parse).collect()
+    }
+
+    /// Returns the answer for this key if it is still valid.
+    #[must_use]
+    pub fn valid(&self, key: &Key) -> Option<Answer> {
+        self.read().remove(key).filter(|answer| answer.holds(now()))
+    }
+
+    fn text(&self) -> Option<String> {
+        let directory = self.0.parent().filter(|directory| is_of_ours(directory))?;
+        let about = fs::metadata(directory).ok()?;
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(&self.0)
+            .ok()?;
+        let meta = file.metadata().ok()?;
+        if !meta.is_file() || !ours(&meta) || !ours(&about) || meta.len() > MOST_CACHE_BYTES {
+            return None;
+        }
+        let mut text = String::new();
+        file.take(MOST_CACHE_BYTES).read_to_string(&mut text).ok().map(|_| text)
+    }
+
+    /// Adds one answer by replacing the file with a new one.
+    pub fn add(&self, key: &Key, answer: &Answer) {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let Some(directory) = self.0.parent() else { return };
+        if !is_of_ours(directory) {
+            return;
+        }
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        if made.is_err() || !fs::metadata(directory).is_ok_and(|meta| ours(&meta)) {
+            return;
+        }
+        let mut entries = self.read();
+        let _ = entries.remove(key);
+        let mut entries: Vec<(Key, Answer)> = entries.into_iter().collect();
+        entries.sort_by_key(|(_, answer)| std::cmp::Reverse(answer.at));
+        entries.truncate(MOST_ENTRIES - 1);
+        entries.push((key.clone(), answer.clone()));
+        let text: String = entries.iter().map(|(key, answer)| line(key, answer)).collect();
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = self.0.file_name().unwrap_or_default().to_string_lossy();
+        let new = directory.join(format!("{name}.{}.{number}", std::process::id()));
+        let written = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)
+            .and_then(|mut out| out.write_all(text.as_bytes()))
+            .and_then(|()| fs::rename(&new, &self.0));
+        if written.is_err() {
+            let _ = fs::remove_file(&new);
+        }
+    }
+}
+
+/// Returns the line of an answer: `<7 numbers> [=<use>] <when> starts`, or `no <why>` in place of `starts`.
+fn line(key: &Key, answer: &Answer) -> String {
+    let numbers = key.file.0.map(|number| number.to_string()).join(" ");
+    let of = if key.of.is_empty() { String::new() } else { format!("={} ", key.of) };
+    let verdict =
+        answer.fault.as_ref().map_or_else(|| "starts".to_string(), |why| format!("no {why}"));
+    format!("{numbers} {of}{} {verdict}\n", answer.at)
+}
+
+fn parse(line: &str) -> Option<(Key, Answer)> {
+    let mut rest = line;
+    let mut word = || -> Option<&str> {
+        let (word, behind) = rest.split_once(' ').unwrap_or((rest, ""));
+        rest = behind;
+        (!word.is_empty()).then_some(word)
+    };
+    let mut numbers = [0; 7];
+    for number in &mut numbers {
+        *number = word()?.parse().ok()?;
+    }
+    let mut at = word()?;
+    let mut of = "";
+    if let Some(named) = at.strip_prefix('=') {
+        (of, at) = (named, word()?);
+    }
+    let at = at.parse().ok()?;
+    let fault = match (word()?, rest) {
+        ("starts", "") => None,
+        ("no", why) if !why.is_empty() => Some(why.chars().filter(|c| !c.is_control()).collect()),
+        _ => return None,
+    };
+    Some((Key { file: FileKey(numbers), of: of.to_string() }, Answer { fault, at }))
+}
+
+/// Checks whether only root and this user can have written the file.
+fn ours(meta: &fs::Metadata) -> bool {
+    (meta.uid() == effective_uid() || meta.uid() == 0) && meta.mode() & 0o022 == 0
+}
+
+/// Checks whether the existing part of a path avoids directories of other users. If a program runs with another user's HOME (as
+/// under sudo), the cache there is neither read nor written.
+fn is_of_ours(directory: &Path) -> bool {
+    let there = directory.ancestors().find(|part| fs::symlink_metadata(part).is_ok());
+    there.is_some_and(|there| Trust::current_process().follow(there).is_ok())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,22 @@
+//! Trials of foreign code: a child process tries a file or a device, and a cache keeps the answer.
+//!
+//! A file may crash, hang or end the process that loads it. [`in_child`] runs the attempt in a forked child, so that only the child
+//! is affected. [`Cache`] keeps the answers, one line per state of a file. [`Trust`] states which owners and writers of a path are
+//! acceptable. The cache follows these rules as well as the search for providers.
+
+mod cache;
+mod sys;
+mod trust;
+
+pub use cache::{Answer, Cache, FileKey, Key, now};
+pub use sys::{End, Outcome, Say, Share, in_child};
+pub use trust::{Obstacle, Trust};
+
+/// The reason that a file or a path is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfit {
+    /// The property that a valid one has.
+    pub expected: String,
+    /// The property that this one has.
+    pub found: String,
+}
