@@ -282,7 +282,7 @@ extern "C" {
 
 /* built with unwinding panics: a panic is caught on the provider's side */
 #define TIELINE_NOTE_UNWIND 1
-/* built from the Rust traits: layouts can be compared */
+/* built from the Rust traits */
 #define TIELINE_NOTE_RUST 2
 
 /* ---- Cost classes: indices into module_attr.cost ---- */
@@ -485,7 +485,7 @@ struct tieline_domain_params {
 /* An open domain. */
 struct tieline_domain;
 
-/* The abi_stable layouts of a provider in Rust. The core compares them only if `abi_stable` is its own version. */
+/* The abi_stable layouts of a provider in Rust. `layout_digest` has replaced them, and nothing reads them any more. */
 struct tieline_layouts {
     /* The size of this record. */
     size_t size;
@@ -1088,8 +1088,8 @@ struct tieline_provider_ops {
     /* Stops threads and releases system resources. No other call follows. The code stays mapped. */
     void (*quiesce)(struct tieline_state *state);
     /*
-     * Writes the layouts of the ABI's types as the provider compiled them. Null for providers that are not built from the Rust
-     * traits.
+     * Not called any more: `layout_digest` has replaced it. It wrote the layouts of the ABI's types as a provider in Rust compiled
+     * them.
      */
     int32_t (*layouts)(struct tieline_state *state, struct tieline_layouts *out);
     /* The domain functions. */
@@ -1100,6 +1100,8 @@ struct tieline_provider_ops {
     const struct tieline_endpoint_ops *endpoint;
     /* The connector functions; null if the provider has no connection-only module. */
     const struct tieline_connector_ops *connector;
+    /* The digest of the layouts of the ABI's types as a provider in Rust compiled them; 0 if the provider has none. */
+    uint64_t layout_digest;
 };
 
 /*
@@ -1232,7 +1234,7 @@ TIELINE_CHECK(offsetof(struct tieline_host, clock_ns) == 48);
 TIELINE_CHECK(offsetof(struct tieline_host, async_event) == 56);
 TIELINE_CHECK(offsetof(struct tieline_host, pages_alloc) == 64);
 TIELINE_CHECK(offsetof(struct tieline_host, pages_free) == 72);
-TIELINE_CHECK(sizeof(struct tieline_provider_ops) == 96);
+TIELINE_CHECK(sizeof(struct tieline_provider_ops) == 104);
 TIELINE_CHECK(offsetof(struct tieline_provider_ops, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_provider_ops, abi_minor) == 8);
 TIELINE_CHECK(offsetof(struct tieline_provider_ops, reserved) == 12);
@@ -1246,6 +1248,7 @@ TIELINE_CHECK(offsetof(struct tieline_provider_ops, domain) == 64);
 TIELINE_CHECK(offsetof(struct tieline_provider_ops, interface) == 72);
 TIELINE_CHECK(offsetof(struct tieline_provider_ops, endpoint) == 80);
 TIELINE_CHECK(offsetof(struct tieline_provider_ops, connector) == 88);
+TIELINE_CHECK(offsetof(struct tieline_provider_ops, layout_digest) == 96);
 TIELINE_CHECK(sizeof(struct tieline_config_var) == 96);
 TIELINE_CHECK(offsetof(struct tieline_config_var, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_config_var, name) == 8);

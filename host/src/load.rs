@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tieline_explain::Error;
 use tieline_explain::{Log, LogLine};
-use tieline_plugin_api::abi::{DomainAttr, ENTRY_SYMBOL, EntryFn, Layouts, ProviderOps};
+use tieline_plugin_api::abi::{DomainAttr, ENTRY_SYMBOL, EntryFn};
 use tieline_plugin_api::process::Kept;
 use tieline_plugin_api::{CoreNote, Status};
 use tieline_trial::{FileKey, Unfit};
@@ -239,7 +239,10 @@ pub(crate) fn start(
             services.tell_declared();
             refuse(REFUSED_VALUE, "a provider that starts", refused.unwrap_or_default())
         }
-        Ok(tables) => compare_layouts(&room.ops).map(|()| tables),
+        Ok(tables) => match layout::drift(&room.ops) {
+            None => Ok(tables),
+            Some(drift) => refuse("layout", drift.expected, drift.found),
+        },
         Err(found) => refuse("tables", "complete tables", found),
     };
     let tables = match checked {
@@ -265,22 +268,6 @@ pub(crate) fn start(
         poisoned: AtomicBool::new(false),
         poisoned_by: Mutex::new(String::new()),
     }))
-}
-
-/// Compares the layouts in a Rust-built provider with those of the core.
-fn compare_layouts(ops: &ProviderOps) -> Result<(), Refusal> {
-    let Some(query) = ops.layouts else { return Ok(()) };
-    let mut theirs = Layouts::empty();
-    // SAFETY: this is the provider's function with its own state; the record lives for the call.
-    if unsafe { query(ops.state, &mut theirs) } < 0 {
-        return Ok(());
-    }
-    // SAFETY: the provider guarantees the conditions of `drift`; layouts are constants of a file that is never unloaded.
-    let drift = unsafe { layout::drift(&theirs) };
-    match drift {
-        None => Ok(()),
-        Some(drift) => refuse("layout", drift.expected, drift.found),
-    }
 }
 
 impl LoadedProvider {

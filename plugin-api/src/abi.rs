@@ -16,7 +16,7 @@
 //! * One thread at a time calls the functions of an interface and its endpoints: the thread that opened the interface, unless the
 //!   module has `ANY_THREAD`. Several threads may call the functions of a provider or a domain at the same time.
 
-#![allow(unsafe_code)] // abi_stable's derive implements an unsafe trait
+#![allow(unsafe_code)] // the shims below
 
 mod declared;
 mod domain;
@@ -46,6 +46,7 @@ pub use interface::{
 pub use records::{fixed, fixed_str};
 pub use rights::{effective_uid, is_static_program, raised_rights};
 
+#[cfg(test)]
 use abi_stable::StableAbi;
 use core::ffi::c_void;
 
@@ -69,7 +70,8 @@ pub const CORE_NOTE_SECTION: &str = ".note.tieline.core";
 
 /// The content of the ELF note: a provider's identity, read from the file before any of its code runs.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoteDesc {
     /// The size of this record as the provider compiled it.
     pub desc_len: u16,
@@ -107,7 +109,8 @@ pub type ConnectorHandle = c_void;
 
 /// The host's services for a provider. The table stays valid for the life of the process.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct Host {
     /// The size of this table as the core compiled it.
     pub size: usize,
@@ -153,7 +156,8 @@ pub struct Host {
 
 /// The provider's table, written by the entry function.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct ProviderOps {
     /// The size of this table. In: the core's size. Out: the size as the provider compiled it.
     pub size: usize,
@@ -187,8 +191,8 @@ pub struct ProviderOps {
     >,
     /// Stops threads and releases system resources. No other call follows. The code stays mapped.
     pub quiesce: Option<unsafe extern "C" fn(state: *mut StateHandle)>,
-    /// Writes the layouts of the ABI's types as the provider compiled them. Null for providers that are not built from the Rust
-    /// traits.
+    /// Not called any more: `layout_digest` has replaced it. It wrote the layouts of the ABI's types as a provider in Rust compiled
+    /// them.
     pub layouts: Option<unsafe extern "C" fn(state: *mut StateHandle, out: *mut Layouts) -> i32>,
     /// The domain functions.
     pub domain: *const DomainOps,
@@ -198,11 +202,14 @@ pub struct ProviderOps {
     pub endpoint: *const EndpointOps,
     /// The connector functions; null if the provider has no connection-only module.
     pub connector: *const ConnectorOps,
+    /// The digest of the layouts of the ABI's types as a provider in Rust compiled them; 0 if the provider has none.
+    pub layout_digest: u64,
 }
 
-/// The abi_stable layouts of a provider in Rust. The core compares them only if `abi_stable` is its own version.
+/// The abi_stable layouts of a provider in Rust. `layout_digest` has replaced them, and nothing reads them any more.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct Layouts {
     /// The size of this record.
     pub size: usize,
@@ -216,7 +223,8 @@ pub struct Layouts {
 
 /// One configuration variable of a provider: the rules for its value, and its description in reports.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct ConfigVar {
     /// The size of this record, which is the same in every record of a list.
     pub size: usize,
@@ -250,7 +258,8 @@ pub struct ConfigVar {
 
 /// The value of a configuration variable.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct ConfigValue {
     /// The size of this record.
     pub size: usize,
@@ -273,7 +282,8 @@ pub struct ConfigValue {
 
 /// An asynchronous report of a provider.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct AsyncEvent {
     /// The size of this record.
     pub size: usize,

@@ -216,7 +216,7 @@ table! {
     /// The flags in the ELF note.
     pub mod note_flags: u16, "NOTE_" {
         UNWIND = 1 << 0, "built with unwinding panics: a panic is caught on the provider's side";
-        RUST = 1 << 1, "built from the Rust traits: layouts can be compared";
+        RUST = 1 << 1, "built from the Rust traits";
     }
 }
 

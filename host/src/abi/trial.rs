@@ -1,13 +1,13 @@
 //! The calls that open a context, made once in the child process that tries a provider's file.
 
+use super::Tables;
 use super::grown::{Unlisted, listed};
 use super::guarded::Guarded;
 use super::watched::{Broke, watched};
-use super::{Tables, layout};
 use crate::room::Room;
 use std::ffi::c_void;
 use tieline_plugin_api::abi::{
-    DomainAttr, DomainParams, EntryFn, Host, Layouts, ModuleAttr, ProviderOps, fixed_str,
+    DomainAttr, DomainParams, EntryFn, Host, ModuleAttr, ProviderOps, fixed_str,
 };
 
 /// The maximum number of domains that a trial opens: all domains run the same code.
@@ -31,7 +31,7 @@ pub(crate) unsafe fn start(
     if room.is_whole() { Ok(code >= 0) } else { Err(Broke::Memory) }
 }
 
-/// Compares the layouts, opens the domains, lists their modules, closes them, and calls `quiesce`. The parent repeats all calls, so the
+/// Opens the domains, lists their modules, closes them, and calls `quiesce`. The parent repeats all calls, so the
 /// answers are ignored.
 ///
 /// # Safety
@@ -41,7 +41,6 @@ pub(crate) unsafe fn open_and_close(ops: &ProviderOps) -> Result<(), Broke> {
     let tables = unsafe { Tables::complete(ops) };
     if let Ok(tables) = tables {
         let provider = Provider { ops, tables };
-        provider.compare_layouts()?;
         provider.open_domains()?;
     }
     let Some(quiesce) = ops.quiesce else { return Ok(()) };
@@ -55,20 +54,6 @@ struct Provider<'a> {
 }
 
 impl Provider<'_> {
-    fn compare_layouts(&self) -> Result<(), Broke> {
-        let Some(query) = self.ops.layouts else { return Ok(()) };
-        let mut theirs = Guarded::new(Layouts::empty(), 1);
-        let arguments = [self.ops.state as usize, theirs.at() as usize];
-        // SAFETY: the provider's function with its own state; the record lives for the call.
-        let code = unsafe { watched(query as *const c_void, arguments)? } as i32;
-        theirs.check()?;
-        for theirs in theirs.first(usize::from(code >= 0)) {
-            // SAFETY: the provider has written the record.
-            let _ = unsafe { layout::drift(&theirs) };
-        }
-        Ok(())
-    }
-
     fn domains(&self) -> Result<Vec<DomainAttr>, Broke> {
         let query = self.tables.provider.query_domains as *const c_void;
         // SAFETY: the provider's function with its own state.

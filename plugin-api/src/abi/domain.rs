@@ -4,7 +4,8 @@ use super::*;
 
 /// The attributes of a domain.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy, Debug)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy, Debug)]
 pub struct DomainAttr {
     /// The size of this record, set by the caller.
     pub size: usize,
@@ -24,7 +25,8 @@ pub struct DomainAttr {
 
 /// The parameters for opening a domain.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct DomainParams {
     /// The size of this record.
     pub size: usize,
@@ -40,7 +42,8 @@ pub struct DomainParams {
 
 /// The overhead, latency and bandwidth of one class of operation.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// The time of the calling CPU, in ns.
     pub overhead_ns: f64,
@@ -52,7 +55,8 @@ pub struct Cost {
 
 /// The attributes of a module.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy, Debug)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy, Debug)]
 pub struct ModuleAttr {
     /// The size of this record, set by the caller.
     pub size: usize,
@@ -109,7 +113,8 @@ pub struct ModuleAttr {
 
 /// A piece of memory of a domain.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct MemoryRegion {
     /// The size of this record, set by the caller.
     pub size: usize,
@@ -123,7 +128,8 @@ pub struct MemoryRegion {
 
 /// A request for memory.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct AllocParams {
     /// The size of this record.
     pub size: usize,
@@ -141,7 +147,8 @@ pub struct AllocParams {
 
 /// Memory to register.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct RegisterParams {
     /// The size of this record.
     pub size: usize,
@@ -164,7 +171,8 @@ pub struct RegisterParams {
 
 /// A remote key to pack. If every field but the region is zero, the key covers the whole region with all of its rights.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct KeyParams {
     /// The size of this record.
     pub size: usize,
@@ -184,7 +192,8 @@ pub struct KeyParams {
 
 /// The functions of a domain. Any thread may call them.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct DomainOps {
     /// The size of this table as the provider compiled it.
     pub size: usize,

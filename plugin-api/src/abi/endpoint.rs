@@ -4,7 +4,8 @@ use super::*;
 
 /// One piece of a gathered buffer. This record is frozen.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy, Debug)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy, Debug)]
 pub struct Iov {
     /// The address of the first byte.
     pub base: *mut u8,
@@ -18,7 +19,8 @@ pub struct Iov {
 
 /// A put or get. This record is frozen.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct Rma {
     /// The local pieces, read by put and written by get.
     pub iov: *const Iov,
@@ -40,7 +42,8 @@ pub struct Rma {
 
 /// A remote atomic. This record is frozen.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct Atomic {
     /// The operation, `TIELINE_ATOMIC_*`.
     pub op: u32,
@@ -64,7 +67,8 @@ pub struct Atomic {
 
 /// A packed key to import.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct ImportParams {
     /// The size of this record.
     pub size: usize,
@@ -78,7 +82,8 @@ pub struct ImportParams {
 
 /// The peer's endpoint, for a connect-to-endpoint module.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct ConnectParams {
     /// The size of this record.
     pub size: usize,
@@ -92,7 +97,8 @@ pub struct ConnectParams {
 
 /// The limits of one endpoint, if they are lower than those of its module. 0 means the module's limit.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointLimits {
     /// The size of this record, set by the caller.
     pub size: usize,
@@ -117,7 +123,8 @@ pub type PackFn =
 ///
 /// Data calls return 0 (done), 1 (pending: an EVENT_COMPLETION with the cookie follows) or a negative status.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct EndpointOps {
     /// The size of this table as the provider compiled it.
     pub size: usize,
@@ -133,7 +140,7 @@ pub struct EndpointOps {
     >,
     /// Sends a message that `pack` writes, of at most `most` bytes. Returns the message's length or a negative status.
     // abi_stable cannot inspect a function that takes a function: it compares the slot by name and size.
-    #[sabi(unsafe_opaque_field)]
+    #[cfg_attr(test, sabi(unsafe_opaque_field))]
     pub am_packed: Option<
         unsafe extern "C" fn(
             endpoint: *mut EndpointHandle,

@@ -69,7 +69,7 @@ golden! {
         pages_alloc = 64,
         pages_free = 72,
     }
-    ProviderOps = 96 {
+    ProviderOps = 104 {
         size = 0,
         abi_minor = 8,
         reserved = 12,
@@ -83,6 +83,7 @@ golden! {
         interface = 72,
         endpoint = 80,
         connector = 88,
+        layout_digest = 96,
     }
     ConfigVar = 96 {
         size = 0,
@@ -353,7 +354,7 @@ mod tests {
 
     #[test]
     fn every_field_of_every_type_is_written_down() {
-        for layout in layout::LAYOUTS {
+        for layout in layout::tests::LAYOUTS {
             let record = RECORDS.iter().find(|record| record.name == layout.name());
             let record = record.unwrap_or_else(|| panic!("{} is missing", layout.name()));
             let fields = layout.get_fields().map(|fields| fields.to_vec()).unwrap_or_default();
@@ -361,6 +362,6 @@ mod tests {
             let written: Vec<&str> = record.fields.iter().map(|(name, _)| *name).collect();
             assert_eq!(names, written, "fields of {}", record.name);
         }
-        assert_eq!(RECORDS.len(), layout::LAYOUTS.len());
+        assert_eq!(RECORDS.len(), layout::tests::LAYOUTS.len());
     }
 }

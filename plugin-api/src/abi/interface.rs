@@ -4,7 +4,8 @@ use super::*;
 
 /// The parameters for opening an interface or a connector.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct InterfaceParams {
     /// The size of this record.
     pub size: usize,
@@ -20,7 +21,8 @@ pub struct InterfaceParams {
 
 /// The parameters for making an endpoint.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct EndpointParams {
     /// The size of this record.
     pub size: usize,
@@ -40,7 +42,8 @@ pub struct EndpointParams {
 
 /// An event that `poll` writes: 64 bytes, frozen. The meaningful fields depend on `kind`.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy, Debug)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy, Debug)]
 pub struct Event {
     /// The kind of event, `TIELINE_EVENT_*`.
     pub kind: u32,
@@ -66,7 +69,8 @@ pub struct Event {
 
 /// The functions of an interface. One thread at a time may call them.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct InterfaceOps {
     /// The size of this table as the provider compiled it.
     pub size: usize,
@@ -146,7 +150,8 @@ pub struct InterfaceOps {
 
 /// The memory that an interface uses.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy, Debug, Default)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryUse {
     /// The size of this record, set by the caller.
     pub size: usize,
@@ -163,7 +168,8 @@ pub struct MemoryUse {
 /// The functions of a connector, which carries datagrams that form connections, and nothing else. One thread at a time may call
 /// them.
 #[repr(C)]
-#[derive(StableAbi, Clone, Copy)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
 pub struct ConnectorOps {
     /// The size of this table as the provider compiled it.
     pub size: usize,

@@ -12,11 +12,31 @@
 
 #![allow(unsafe_code)]
 
+use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+// Numbers of Linux, which the tests compare with libc's.
+const PROT_READ: c_int = 1;
+const PROT_WRITE: c_int = 2;
+const MAP_PRIVATE: c_int = 2;
+const MAP_ANONYMOUS: c_int = 0x20;
+const MADV_WIPEONFORK: c_int = 18;
+
+unsafe extern "C" {
+    fn mmap(
+        at: *mut c_void,
+        len: usize,
+        rights: c_int,
+        kind: c_int,
+        fd: c_int,
+        offset: i64,
+    ) -> *mut c_void;
+    fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int;
+}
 
 /// The page that the kernel wipes in a forked child.
 #[repr(C)]
@@ -75,12 +95,11 @@ fn made() -> &'static Page {
     let len = size_of::<Page>();
     // SAFETY: a new mapping does not affect existing memory. It is zero, which is a valid page.
     let (new, is_wiped) = unsafe {
-        let (rights, kind) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        let new = libc::mmap(ptr::null_mut(), len, rights, kind, -1, 0);
-        match new == libc::MAP_FAILED {
+        let (rights, kind) = (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+        let new = mmap(ptr::null_mut(), len, rights, kind, -1, 0);
+        match new.addr() == usize::MAX {
             true => (ptr::null_mut(), false),
-            false => (new, libc::madvise(new, len, libc::MADV_WIPEONFORK) == 0),
+            false => (new, madvise(new, len, MADV_WIPEONFORK) == 0),
         }
     };
     let new = match NonNull::new(new.cast::<Page>()) {

@@ -99,3 +99,11 @@ fn a_child_does_not_get_a_library_that_its_parent_has_taken() {
     assert!(OWNER.take() && OWNER.take());
     assert!(holds_in_child(|| !OWNER.take()));
 }
+
+#[test]
+fn numbers_of_linux_are_those_of_libc() {
+    assert_eq!((PROT_READ, PROT_WRITE), (libc::PROT_READ, libc::PROT_WRITE));
+    assert_eq!((MAP_PRIVATE, MAP_ANONYMOUS), (libc::MAP_PRIVATE, libc::MAP_ANONYMOUS));
+    assert_eq!(MADV_WIPEONFORK, libc::MADV_WIPEONFORK);
+    assert_eq!(libc::MAP_FAILED.addr(), usize::MAX);
+}

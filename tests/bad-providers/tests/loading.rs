@@ -5,6 +5,7 @@ mod common;
 use common::{assert_refused, assert_the_rest_works, is_found, open, open_with, verdicts};
 use tieline::explain::Verdict;
 use tieline_bad_providers::Directory;
+use tieline_plugin_api::abi::ABI_MINOR;
 
 #[test]
 fn a_constructor_that_crashes_costs_a_line_of_text() {
@@ -267,11 +268,12 @@ fn an_init_that_panics_is_refused_with_the_panics_words() {
 }
 
 #[test]
-fn a_drifted_layout_is_refused_with_the_types_and_the_fields_name() {
+fn other_layouts_than_those_of_the_minor_are_refused_with_both_digests() {
     let directory = Directory::new();
     let _ = directory.copy_example("bad_layout_drift", "drifted");
-    let (expected, found) = ("Cost.latency_ns at 8", "Cost.bytes_per_second at 8");
-    assert_refused(&open(&[&directory]), "drifted", "layout", expected, found);
+    let expected = format!("the layouts of ABI 1.{ABI_MINOR}, with the digest ");
+    let found = "the digest 0000000000000001";
+    assert_refused(&open(&[&directory]), "drifted", "layout", &expected, found);
 }
 
 #[test]

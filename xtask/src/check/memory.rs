@@ -1,7 +1,7 @@
 //! Checks rules for the core's memory that the compiler does not check. A function that can be misused must be `unsafe`. Bytes that
 //! other threads or processes may write during a copy are copied in one place only.
 
-use super::rules::is_test;
+use super::rules::{is_test, without_tests};
 
 /// Safe functions that appear to be misusable but are not: the file, the function, and the reason.
 const SAFE: &[(&str, &str, &str)] = &[
@@ -100,11 +100,6 @@ pub(super) fn plain_copies(texts: &[(String, String)]) -> Vec<String> {
         }
     }
     wrong
-}
-
-/// Returns a file's text up to its tests.
-fn without_tests(text: &str) -> &str {
-    text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text)
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ fn pieces(quote: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Joins the lines of strings in a source.
-fn joined(text: &str) -> String {
+pub(super) fn joined(text: &str) -> String {
     let mut lines = text.split("\\\n");
     let first = lines.next().unwrap_or_default().to_owned();
     lines.fold(first, |all, line| all + line.trim_start())

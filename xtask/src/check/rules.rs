@@ -1,9 +1,9 @@
-//! Checks the rules of CONTRIBUTING.md that a compiler does not check: the length of files, sleeps in tests, and the dependencies
-//! between parts. An exception is listed here with its reason.
+//! Checks the rules of CONTRIBUTING.md that a compiler does not check: the length of files, and sleeps in tests. An exception is
+//! listed here with its reason. The manifests state which package may use which.
 
 use super::{Count, circles, memory, quotes, statics};
+use crate::package::known_to_git;
 use crate::sh::{read, root};
-use std::path::{Path, PathBuf};
 
 /// The maximum number of lines in a file.
 const LONGEST: usize = 550;
@@ -31,42 +31,20 @@ const SLEEPS: &[(&str, usize, &str)] = &[
     ("tools/tests/support/mod.rs", 1, "launchers and what they leave have no event for outsiders"),
 ];
 
-/// The directory of each package, and the packages of this workspace that its `[dependencies]` may name.
-const MAY_USE: &str = "
-    plugin-api:  net:plugin-api  tag:  tests/testing:  conformance:plugin-api  explain:plugin-api  wireup:plugin-api
-    trial:plugin-api  host:explain,plugin-api,trial
-    config:explain,plugin-api  job:config,explain,net,plugin-api  providers/registration:plugin-api  capi:tieline  xtask:testing
-    providers/shm:plugin-api,memory-file  providers/shm-cma:plugin-api,memory-file
-    providers/shm-knem:plugin-api,memory-file  providers/shm-xpmem:plugin-api,memory-file
-    providers/tcp:plugin-api,net  providers/tcp-connect:plugin-api,net
-    providers/ofi:plugin-api,net,registration,trial  providers/verbs:plugin-api,net,registration
-    core:plugin-api,explain,config,host,job,net,provider-shm,provider-shm-cma,wireup  tests/runtime:tieline,tag";
-
-/// The directory of a package, and the maximum number of foreign packages on which it may depend. A new machine compiles these
-/// before the first line of `cargo xtask demo` and `test`.
-const FOREIGN: &[(&str, usize)] = &[("xtask", 1), ("tests/testing", 0)];
-
-const PLACES: &str = "capi config conformance core explain host job net plugin-api providers tag tools tests docs/examples trial wireup xtask";
-
 pub(super) fn check() -> Count {
-    let mut files = Vec::new();
-    for place in PLACES.split(' ') {
-        sources(&root().join(place), &mut files);
-    }
-    let texts: Vec<(String, String)> = files
-        .iter()
-        .filter_map(|file| {
-            let name = file.strip_prefix(root()).ok()?.display().to_string();
-            Some((name, std::fs::read_to_string(file).ok()?))
-        })
-        .collect();
+    let names = match known_to_git() {
+        Ok(names) => names,
+        Err(text) => return Count::one(Err(text)),
+    };
+    let sources = names.into_iter().filter(|name| name.ends_with(".rs"));
+    let texts: Vec<(String, String)> =
+        sources.filter_map(|name| Some((name.clone(), read(root().join(name)).ok()?))).collect();
     let page = |name: &str| read(root().join(name)).unwrap_or_default();
     let all = [
         lengths(&texts),
         sleeps(&texts),
         circles::backwards(&page("ARCHITECTURE.md"), &texts),
         circles::too_large(&texts),
-        dependencies(),
         memory::misusable(&texts),
         memory::plain_copies(&texts),
         statics::locked_for_ever(&texts),
@@ -77,17 +55,6 @@ pub(super) fn check() -> Count {
         count.add(Count::one(if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }));
     }
     count
-}
-
-pub(super) fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_dir() && !path.ends_with("target") {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|end| end == "rs") {
-            found.push(path);
-        }
-    }
 }
 
 fn lengths(texts: &[(String, String)]) -> Vec<String> {
@@ -111,6 +78,11 @@ pub(super) fn is_test(name: &str) -> bool {
         || name.contains("/double/")
 }
 
+/// Returns a file's text up to its tests.
+pub(super) fn without_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text)
+}
+
 fn sleeps(texts: &[(String, String)]) -> Vec<String> {
     let mut wrong = Vec::new();
     for (name, text) in texts.iter().filter(|(name, _)| !name.starts_with("xtask/")) {
@@ -126,33 +98,6 @@ fn sleeps(texts: &[(String, String)]) -> Vec<String> {
         }
         if found < allowed {
             wrong.push(format!("{name} sleeps {found} times: take it out of xtask's list"));
-        }
-    }
-    wrong
-}
-
-fn dependencies() -> Vec<String> {
-    let mut wrong = Vec::new();
-    for (folder, allowed) in MAY_USE.split_whitespace().filter_map(|line| line.split_once(':')) {
-        let allowed: Vec<&str> = allowed.split(',').collect();
-        let file = root().join(folder).join("Cargo.toml");
-        let text = std::fs::read_to_string(&file).unwrap_or_default();
-        if text.is_empty() {
-            wrong.push(format!("{folder} has no Cargo.toml"));
-        }
-        let section = text.split("\n[dependencies]\n").nth(1).unwrap_or_default();
-        let mut foreign = 0;
-        for line in section.lines().take_while(|line| !line.starts_with('[')) {
-            let name = line.split(['.', ' ', '=']).next().unwrap_or("");
-            let ours = name == "tieline" || name.starts_with("tieline-");
-            if ours && !allowed.contains(&name.trim_start_matches("tieline-")) {
-                wrong.push(format!("{folder} depends on {name}, which it must not know"));
-            }
-            foreign += usize::from(!ours && !name.is_empty() && !name.starts_with('#'));
-        }
-        let most = FOREIGN.iter().find(|(named, _)| *named == folder).map(|(_, most)| *most);
-        if most.is_some_and(|most| foreign > most) {
-            wrong.push(format!("{folder} depends on {foreign} packages of others: it is built before anything is said"));
         }
     }
     wrong

@@ -258,7 +258,7 @@ fn skip_reason(line: &str) -> Option<&str> {
 }
 
 /// Runs programs that use the built-in test runner.
-fn libtest(command: &mut Command) -> Count {
+pub(super) fn libtest(command: &mut Command) -> Count {
     let (mut told, mut said) = (Libtest::default(), Vec::new());
     let outcome = lines(command, |line| {
         if told.hear(line) {

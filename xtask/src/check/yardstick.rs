@@ -1,13 +1,10 @@
 //! Compares the C declarations of the providers verbs and ofi with crates that generate their declarations from the headers:
 //! `tests/yardstick`.
 
-use super::{Count, told};
+use super::{Count, least, suite};
 use crate::setup;
-use crate::sh::{capture, cargo, command, lines, root, target};
+use crate::sh::{capture, cargo, command, root, target};
 use std::path::{Path, PathBuf};
-
-/// The number of tests of each provider.
-const TESTS: usize = 3;
 
 pub(super) fn check() -> Count {
     if let Err(text) = setup::install(setup::YARDSTICK) {
@@ -43,14 +40,5 @@ fn compare(name: &str, root: Option<&Path>) -> Count {
         let files = format!("usr/lib/{}-linux-gnu/pkgconfig", std::env::consts::ARCH);
         let _ = test.env("PKG_CONFIG_SYSROOT_DIR", root).env("PKG_CONFIG_PATH", root.join(files));
     }
-    let (mut said, mut passed) = (Vec::new(), 0);
-    let outcome = lines(&mut test, |line| {
-        passed += usize::from(line.starts_with("test ") && line.ends_with(" ... ok"));
-        said.push(line.to_owned());
-    });
-    match told(outcome, &said) {
-        Ok(()) if passed == TESTS => Count { passed, ..Count::default() },
-        Ok(()) => Count::one(Err(format!("{passed} of {TESTS} tests of {name} ran"))),
-        Err(text) => Count::one(Err(format!("{name}: {text}"))),
-    }
+    least::or_failed("yardstick", suite::libtest(&mut test))
 }

@@ -66,7 +66,7 @@ pub(super) fn make(folder: &Path) -> Outcome<Vec<PathBuf>> {
 pub(crate) fn known_to_git() -> Outcome<Vec<String>> {
     let words = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let said = capture(&mut command("git", &words))
-        .map_err(|text| format!("a source package is made of what git knows: {text}"))?;
+        .map_err(|text| format!("git does not name the files: {text}"))?;
     let there = |file: &&str| std::fs::symlink_metadata(root().join(file)).is_ok();
     let files: BTreeSet<&str> = said.split('\0').filter(|f| !f.is_empty()).filter(there).collect();
     Ok(files.into_iter().map(str::to_owned).collect())

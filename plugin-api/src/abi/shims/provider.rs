@@ -27,7 +27,7 @@ pub unsafe extern "C" fn entry<P: Provider>(host: *const Host, out: *mut Provide
             open_domain: Some(open_domain::<P>),
             last_error: Some(last_error),
             quiesce: Some(quiesce::<P>),
-            layouts: Some(layouts),
+            layouts: None,
             domain: Tables::<P::Domain>::DOMAIN,
             interface: if <P::Domain as Domain>::Interface::PRESENT {
                 Tables::<P::Domain>::INTERFACE
@@ -44,6 +44,7 @@ pub unsafe extern "C" fn entry<P: Provider>(host: *const Host, out: *mut Provide
             } else {
                 ptr::null()
             },
+            layout_digest: layout::DIGEST,
         };
         // SAFETY: the core set `size`; a table is written like an attribute record.
         unsafe {
@@ -163,12 +164,6 @@ unsafe extern "C" fn quiesce<P: Provider>(state: *mut c_void) {
         Ok(0)
     });
     give_back(poisoned);
-}
-
-unsafe extern "C" fn layouts(_: *mut c_void, out: *mut Layouts) -> i32 {
-    // SAFETY: the core guarantees its record, whose `size` it has set.
-    unsafe { write_attr(out, &super::layout::describe()) };
-    OK
 }
 
 /// The tables of a domain and of the objects opened from it.

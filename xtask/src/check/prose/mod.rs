@@ -7,8 +7,9 @@ mod texts;
 
 use super::Count;
 use super::rules::is_test;
-use crate::sh::root;
-use std::path::{Path, PathBuf};
+use crate::package::known_to_git;
+use crate::sh::{Outcome, root};
+use std::path::Path;
 use texts::{Form, Piece, pieces, sentences};
 
 /// The parts of the project that are measured, and the maximum number of flagged sentences per 1000 sentences in each part.
@@ -83,9 +84,6 @@ const GIVEN: &[&str] = &[
     "CHANGELOG-",
 ];
 
-const PLACES: &str = "README.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs include capi config conformance contrib explain \
-    core host job net packaging plugin-api providers python tag tests tools trial wireup xtask";
-
 /// A flagged sentence or a name.
 struct Flag {
     part: usize,
@@ -103,8 +101,10 @@ struct Measure {
 
 /// Runs the check: each part must stay below its share, and no name may be flagged.
 pub(super) fn check() -> Count {
-    let found =
-        measure(&PLACES.split_whitespace().map(|place| root().join(place)).collect::<Vec<_>>());
+    let found = match measure(&[]) {
+        Ok(found) => found,
+        Err(text) => return Count::one(Err(text)),
+    };
     let mut wrong = Vec::new();
     for (part, (name, most)) in PARTS.iter().enumerate() {
         let (all, flagged) = (found.sentences[part], found.flagged(part));
@@ -125,10 +125,8 @@ pub(super) fn check() -> Count {
 }
 
 /// Runs `cargo xtask prose [PATH...]`: prints every flagged sentence and name, then a line for each part.
-pub(crate) fn show(places: &[&str]) -> crate::sh::Outcome {
-    let all: Vec<&str> =
-        if places.is_empty() { PLACES.split_whitespace().collect() } else { places.to_vec() };
-    let found = measure(&all.iter().map(|place| root().join(place)).collect::<Vec<_>>());
+pub(crate) fn show(places: &[&str]) -> Outcome {
+    let found = measure(places)?;
     for flag in found.flags.iter().chain(&found.names) {
         println!("{}:{}: [{}] {}", flag.file, flag.line, PARTS[flag.part].0, flag.text);
     }
@@ -184,33 +182,20 @@ impl Measure {
     }
 }
 
-fn measure(places: &[PathBuf]) -> Measure {
-    let mut files = Vec::new();
-    for place in places {
-        walk(place, &mut files);
-    }
-    files.sort();
+/// Measures the files that git knows below these places; all of them if there are no places.
+fn measure(places: &[&str]) -> Outcome<Measure> {
     let mut found = Measure::default();
-    for file in files {
-        let name = file.strip_prefix(root()).unwrap_or(&file).display().to_string();
-        if GIVEN.iter().any(|given| name.starts_with(given)) {
+    for name in known_to_git()? {
+        let is_chosen =
+            places.is_empty() || places.iter().any(|it| Path::new(&name).starts_with(it));
+        if !is_chosen || GIVEN.iter().any(|given| name.starts_with(given)) {
             continue;
         }
-        if let Ok(text) = std::fs::read_to_string(&file) {
+        if let Ok(text) = std::fs::read_to_string(root().join(&name)) {
             found.file(&name, &text);
         }
     }
-    found
-}
-
-fn walk(place: &Path, found: &mut Vec<PathBuf>) {
-    let name = place.file_name().unwrap_or_default();
-    if !place.is_dir() {
-        found.push(place.to_owned());
-    } else if name != "target" && name != "__pycache__" {
-        let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
-        entries.for_each(|entry| walk(&entry.path(), found));
-    }
+    Ok(found)
 }
 
 /// Returns the part of the project to which a piece belongs. Strings of tests belong to no part.

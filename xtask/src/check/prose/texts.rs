@@ -1,5 +1,7 @@
 //! Finds the prose in a file: Markdown, comments, docstrings and messages. Each piece records the line on which it starts.
 
+use super::super::quotes;
+
 /// A piece of prose, written as Markdown, and the line of its file on which it starts.
 pub(super) struct Piece {
     pub(super) line: usize,
@@ -143,10 +145,7 @@ fn string(rest: &str) -> usize {
 
 /// Returns a string with its line breaks: `\n` is a line break, and a backslash at the end of a line is not.
 fn unescaped(text: &str) -> String {
-    let mut lines = text.split("\\\n");
-    let first = lines.next().unwrap_or_default().to_owned();
-    let whole = lines.fold(first, |all, line| all + line.trim_start());
-    whole.replace("\\n", "\n").replace("\\\"", "\"")
+    quotes::joined(text).replace("\\n", "\n").replace("\\\"", "\"")
 }
 
 /// Returns the docstrings, comments and other strings of a Python source.
