@@ -14,6 +14,8 @@ const PT_INTERP: u32 = 3;
 unsafe extern "C" {
     /// glibc and musl have this function, and it cannot fail: an unknown kind returns 0.
     safe fn getauxval(kind: c_ulong) -> c_ulong;
+    /// This function cannot fail.
+    safe fn geteuid() -> u32;
 }
 
 /// Checks whether the kernel started this program with rights that its user does not have (set-uid, set-gid, file capabilities).
@@ -31,8 +33,7 @@ pub fn raised_rights() -> bool {
 /// Returns the effective user of the process, who owns the files that it makes. From any thread.
 #[must_use]
 pub fn effective_uid() -> u32 {
-    // SAFETY: `geteuid` has no preconditions and cannot fail.
-    unsafe { libc::geteuid() }
+    geteuid()
 }
 
 /// Checks whether this program was linked statically, so that it has no dynamic loader. In such a program, loading a shared object
