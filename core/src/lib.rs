@@ -40,7 +40,6 @@ mod lanes;
 pub mod live;
 mod mem;
 pub mod message;
-mod names;
 mod op;
 mod proto;
 mod rank;
@@ -73,10 +72,10 @@ pub use job::Job;
 #[expect(deprecated, reason = "earlier names")]
 pub use message::{Announcement, Untaken};
 pub use message::{KeptMessage, Message, NotReceived, PeerId, Rendezvous};
-pub use names::WorkerName;
 pub use region::{Access, KeyHandle, NotClosed, Region};
 pub use report::Report;
 pub use request::{CompletionCounter, Outcome, Request};
+pub use tieline_lookup::WorkerName;
 pub use tieline_plugin_api::Status;
 /// The C library uses this module, because it keeps per-process state as well.
 #[doc(hidden)]

@@ -14,6 +14,7 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline-config", 56),
     ("tieline-fake", 235),
     ("tieline-job", 50),
+    ("tieline-lookup", 30),
     ("tieline-memory-file", 23),
     ("tieline-net", 57),
     ("tieline-plugin-api", 29),
@@ -30,7 +31,7 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline-tag", 23),
     ("tieline-testing", 4),
     ("tieline-tools", 92),
-    ("tieline-wireup", 73),
+    ("tieline-wireup", 60),
     ("xtask", 31),
     ("xtask-header", 5),
 ];
