@@ -25,9 +25,7 @@
 //! is possible ([`error`]). The library prints nothing unless an operator requests it with `TIELINE_REPORT`. The library installs
 //! no handler and never exits the process.
 
-mod address;
 mod builtin;
-mod compose;
 pub mod context;
 pub mod endpoint;
 pub mod error;
@@ -36,13 +34,11 @@ mod exit;
 mod golden_tests;
 mod interface;
 mod journal;
-mod lanes;
 pub mod live;
 mod mem;
 pub mod message;
 mod op;
 mod proto;
-mod rank;
 mod registry;
 pub mod report;
 mod request;
@@ -53,6 +49,7 @@ mod sys;
 pub mod worker;
 
 pub use mem::region;
+use tieline_choose::{address, compose, lanes, rank};
 use tieline_config as config;
 use tieline_config::select;
 pub use tieline_explain::record as explain;

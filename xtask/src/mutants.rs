@@ -17,6 +17,7 @@ const TABLE: &str = include_str!("../promises.txt");
 
 /// The packages whose tests may detect a change below a directory. Later packages are tested if earlier ones detect nothing.
 const NEAR: &[(&str, &[&str])] = &[
+    ("choose/", &["tieline-choose", "tieline tieline-fake", LAST]),
     ("core/", &["tieline", "tieline-fake tieline-bad-providers", ABOVE, LAST]),
     ("lookup/", &["tieline-lookup", "tieline tieline-fake", LAST]),
     ("net/", &["tieline-net", "tieline-provider-tcp tieline-provider-verbs tieline-job", LAST]),

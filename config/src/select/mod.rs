@@ -21,6 +21,10 @@ use crate::{Error, Origin, Setting, nearest, shown, vars};
 use glob::Glob;
 use tieline_explain::{Record, Verdict};
 
+/// The name that lists of providers and connection modules use for the application's own datagrams; no provider file may have this
+/// name.
+pub const OUT_OF_BAND: &str = "oob";
+
 /// The end of the verdict on a name that a list does not contain. A citation of the list precedes this text.
 pub const UNNAMED: &str = ", which does not name it";
 

@@ -2,6 +2,7 @@
 
 use super::elf::Unfit;
 use std::path::PathBuf;
+use tieline_config::select::OUT_OF_BAND;
 use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, NoteDesc};
 use tieline_plugin_api::note_flags;
 
@@ -142,9 +143,6 @@ fn text(bytes: &[u8]) -> Option<&str> {
     }
     std::str::from_utf8(text).ok()
 }
-
-/// The name that the list of providers uses for the application's own datagrams; no provider file may have this name.
-pub(crate) const OUT_OF_BAND: &str = "oob";
 
 fn is_name(name: &str) -> bool {
     let mut bytes = name.bytes();

@@ -37,7 +37,6 @@ pub(crate) use settings::{Settings, is_named_after};
 
 use crate::builtin::Builtin;
 use crate::explain::{Record, Verdict};
-pub(crate) use identity::OUT_OF_BAND;
 use identity::Refusal;
 use std::sync::Arc;
 use tieline_explain::{Log, LogLine};

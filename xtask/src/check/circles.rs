@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The maximum number of files of a package that may use each other in a cycle. These numbers may only be decreased.
 const MOST: [(usize, &str); 3] = [
     (4, "core"),
-    (3, "job providers/tcp"),
+    (3, "choose job providers/tcp"),
     (
         2,
         "config explain lookup net plugin-api providers/memory-file providers/registration providers/shm providers/shm-cma \

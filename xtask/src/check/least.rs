@@ -10,6 +10,7 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline", 357),
     ("tieline-bad-providers", 54),
     ("tieline-capi", 14),
+    ("tieline-choose", 76),
     ("tieline-conformance", 6),
     ("tieline-config", 56),
     ("tieline-fake", 235),

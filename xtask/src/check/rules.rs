@@ -34,18 +34,18 @@ const SLEEPS: &[(&str, usize, &str)] = &[
 /// The directory of each package, and the packages of this workspace that its `[dependencies]` may name.
 const MAY_USE: &str = "
     plugin-api:  net:plugin-api  tag:  tests/testing:  conformance:plugin-api  explain:plugin-api  wireup:plugin-api
-    lookup:explain,net,plugin-api,wireup  config:explain,plugin-api  job:config,explain,net,plugin-api  providers/registration:plugin-api  capi:tieline  xtask:testing
+    choose:config,explain,plugin-api,wireup  lookup:explain,net,plugin-api,wireup  config:explain,plugin-api  job:config,explain,net,plugin-api  providers/registration:plugin-api  capi:tieline  xtask:testing
     providers/shm:plugin-api,memory-file  providers/shm-cma:plugin-api,memory-file
     providers/shm-knem:plugin-api,memory-file  providers/shm-xpmem:plugin-api,memory-file
     providers/tcp:plugin-api,net  providers/tcp-connect:plugin-api,net
     providers/ofi:plugin-api,net,registration  providers/verbs:plugin-api,net,registration
-    core:plugin-api,explain,config,job,lookup,net,provider-shm,provider-shm-cma,wireup  tests/runtime:tieline,tag";
+    core:plugin-api,explain,choose,config,job,lookup,net,provider-shm,provider-shm-cma,wireup  tests/runtime:tieline,tag";
 
 /// The directory of a package, and the maximum number of foreign packages on which it may depend. A new machine compiles these
 /// before the first line of `cargo xtask demo` and `test`.
 const FOREIGN: &[(&str, usize)] = &[("xtask", 1), ("tests/testing", 0)];
 
-const PLACES: &str = "capi config conformance core explain job lookup net plugin-api providers tag tools tests docs/examples wireup xtask";
+const PLACES: &str = "capi choose config conformance core explain job lookup net plugin-api providers tag tools tests docs/examples wireup xtask";
 
 pub(super) fn check() -> Count {
     let mut files = Vec::new();

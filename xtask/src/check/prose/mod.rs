@@ -83,7 +83,7 @@ const GIVEN: &[&str] = &[
     "CHANGELOG-",
 ];
 
-const PLACES: &str = "README.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs include capi config conformance contrib explain \
+const PLACES: &str = "README.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs include capi choose config conformance contrib explain \
     core job lookup net packaging plugin-api providers python tag tests tools wireup xtask";
 
 /// A flagged sentence or a name.
