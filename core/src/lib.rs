@@ -25,9 +25,7 @@
 //! is possible ([`error`]). The library prints nothing unless an operator requests it with `TIELINE_REPORT`. The library installs
 //! no handler and never exits the process.
 
-mod address;
 mod builtin;
-mod compose;
 pub mod context;
 pub mod endpoint;
 pub mod error;
@@ -36,14 +34,11 @@ mod exit;
 mod golden_tests;
 mod interface;
 mod journal;
-mod lanes;
 pub mod live;
 mod mem;
 pub mod message;
-mod names;
 mod op;
 mod proto;
-mod rank;
 pub mod report;
 mod request;
 mod service;
@@ -53,6 +48,7 @@ mod sys;
 pub mod worker;
 
 pub use mem::region;
+use tieline_choose::{address, compose, lanes, rank};
 use tieline_config as config;
 use tieline_config::select;
 pub use tieline_explain::record as explain;
@@ -73,10 +69,10 @@ pub use job::Job;
 #[expect(deprecated, reason = "earlier names")]
 pub use message::{Announcement, Untaken};
 pub use message::{KeptMessage, Message, NotReceived, PeerId, Rendezvous};
-pub use names::WorkerName;
 pub use region::{Access, KeyHandle, NotClosed, Region};
 pub use report::Report;
 pub use request::{CompletionCounter, Outcome, Request};
+pub use tieline_lookup::WorkerName;
 pub use tieline_plugin_api::Status;
 /// The C library uses this module, because it keeps per-process state as well.
 #[doc(hidden)]

@@ -8,7 +8,6 @@
 //! # let _ = json; Ok::<(), tieline::Error>(())
 //! ```
 
-pub(crate) mod composed;
 mod gather;
 mod opened;
 mod text;

@@ -66,6 +66,20 @@ impl Poller {
         };
     }
 
+    /// Watches all of these descriptors, or none.
+    pub(crate) fn add_all(&self, fds: &[RawFd]) -> Result<(), Error> {
+        let added = fds.iter().try_for_each(|fd| self.add(*fd));
+        if added.is_err() {
+            self.remove_all(fds);
+        }
+        added
+    }
+
+    /// Stops watching these descriptors.
+    pub(crate) fn remove_all(&self, fds: &[RawFd]) {
+        fds.iter().for_each(|fd| self.remove(*fd));
+    }
+
     /// Sleeps until a descriptor is readable; `false` after the timeout. A signal ends the sleep early.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let mut polled =
@@ -242,18 +256,6 @@ pub(crate) fn switches() -> u64 {
     // SAFETY: the record is writable.
     let _ = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
     u64::try_from(usage.ru_nivcsw).unwrap_or(0)
-}
-
-/// Raises the limit of descriptors to the maximum that this process may set. The function never lowers the limit.
-#[cfg(test)]
-pub(crate) fn raise_descriptors() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the record is written before it is read.
-    unsafe {
-        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
-        limit.rlim_cur = limit.rlim_max;
-        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
-    }
 }
 
 /// Runs `child` in a forked child; `true` if the child succeeded within 20 s.

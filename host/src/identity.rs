@@ -1,6 +1,7 @@
 //! A provider's origin and identity: the identity note, checked against the core and the file's name.
 
 use std::path::PathBuf;
+use tieline_plugin_api::OUT_OF_BAND;
 use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, NoteDesc};
 use tieline_plugin_api::note_flags;
 use tieline_trial::Unfit;
@@ -142,9 +143,6 @@ fn text(bytes: &[u8]) -> Option<&str> {
     }
     std::str::from_utf8(text).ok()
 }
-
-/// The name that the list of providers uses for the application's own datagrams; no provider file may have this name.
-pub const OUT_OF_BAND: &str = "oob";
 
 fn is_name(name: &str) -> bool {
     let mut bytes = name.bytes();

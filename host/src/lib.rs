@@ -30,7 +30,7 @@ mod tests;
 
 pub use abi::Span;
 pub use claims::LEAST_PACKED;
-pub use identity::{OUT_OF_BAND, Origin};
+pub use identity::Origin;
 pub use load::{LoadedProvider, REFUSED_VALUE};
 pub use search::SearchPath;
 pub use settings::{Settings, is_named_after};

@@ -1,7 +1,7 @@
 //! Tests of ranks that join while a large number of foreign clients connect to the same port.
 
 use super::server::Server;
-use super::{Deadline, Exchange, bootstrap::Bootstrap, host, sys};
+use super::{Deadline, Exchange, bootstrap::Bootstrap, host};
 use crowd::{Crowd, percentile_95, size, ways};
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn ranks_join_despite_slow_reconnecting_crowd() {
-    sys::raise_descriptors();
+    crowd::raise_descriptors();
     let (count, honest) = size();
     for (name, how, bound) in ways(count) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -68,7 +68,7 @@ fn ranks_join_despite_slow_reconnecting_crowd() {
 #[test]
 fn six_hundred_ranks_join_together_from_one_address() {
     const SIZE: usize = 600;
-    sys::raise_descriptors();
+    crowd::raise_descriptors();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let at = listener.local_addr().unwrap().to_string();
     let mut server = Server::new(SIZE, "j").unwrap();

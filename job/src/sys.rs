@@ -97,15 +97,3 @@ pub(super) fn connect_local(name: &[u8], timeout: Duration) -> io::Result<UnixSt
 fn check(outcome: i32) -> io::Result<()> {
     if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
-
-/// Raises the limit of descriptors to the hard limit. The function never lowers the limit.
-#[cfg(test)]
-pub(super) fn raise_descriptors() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the calls write to and read from a local record.
-    unsafe {
-        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
-        limit.rlim_cur = limit.rlim_max;
-        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
-    }
-}

@@ -1,6 +1,11 @@
 //! Crowds of strangers, for tests: connections that stay silent or send a greeting slowly, and that reconnect if configured. Tests
 //! of other packages include this file by its path.
 
+#[path = "crowd/sys.rs"]
+mod sys;
+
+pub(crate) use sys::raise_descriptors;
+
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

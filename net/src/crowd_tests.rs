@@ -70,7 +70,7 @@ fn the_oldest_of_an_address_makes_room_whatever_it_says() {
 
 #[test]
 fn a_crowd_from_one_address_keeps_nobody_of_another_one_out() {
-    sys::raise_descriptors();
+    crowd::raise_descriptors();
     let hub = open(Settings { expected: 0, ..Settings::default() });
     let mailbox = hub.register(ME).expect("free");
     let remote = at(&hub, false).expect("lo");
@@ -89,7 +89,7 @@ fn a_crowd_from_one_address_keeps_nobody_of_another_one_out() {
 
 #[test]
 fn six_hundred_who_come_at_once_from_one_address_lose_nobody() {
-    sys::raise_descriptors();
+    crowd::raise_descriptors();
     let hub = open(Settings { expected: 600, ..Settings::default() });
     let mailbox = hub.register(ME).expect("free");
     let remote = at(&hub, false).expect("lo");
@@ -128,7 +128,7 @@ fn serves(hub: &Arc<Hub>, mailbox: &Mailbox, stop: &std::sync::atomic::AtomicBoo
 
 #[test]
 fn a_peer_connects_through_a_crowd_that_drips_and_comes_back() {
-    sys::raise_descriptors();
+    crowd::raise_descriptors();
     let (count, honest) = size();
     for (name, how, bound) in ways(count) {
         let hub = open(Settings { expected: 0, ..Settings::default() });

@@ -456,18 +456,6 @@ pub(crate) fn limit_descriptors(most: u64) {
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
 }
 
-/// Raises the limit on descriptors as far as this process may. It never lowers the limit.
-#[cfg(test)]
-pub(crate) fn raise_descriptors() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the record is writable, then read.
-    unsafe {
-        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
-        limit.rlim_cur = limit.rlim_max;
-        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -122,3 +122,7 @@ macro_rules! dlopen_note {
         };
     };
 }
+
+/// The name that lists of providers and connection modules use for the application's own datagrams; no provider file may have this
+/// name.
+pub const OUT_OF_BAND: &str = "oob";

@@ -5,9 +5,8 @@
 //!
 //! [`Machine`] is pure. The caller passes it events (`connect`, `created`, `bound`, `receive`, `tick`, ...) with the time in
 //! nanoseconds, and takes [`Action`]s out after every call. The machine reads no clock, sends nothing and draws no random numbers,
-//! so a test can run it through every order of events, as `tests/explore.rs` does. [`service`] is a separate name space:
-//! client/server services over an existing channel. [`wire`] reads and writes the fields of these messages, and of the core's own
-//! messages.
+//! so a test can run it through every order of events, as `tests/explore.rs` does. [`wire`] reads and writes the fields of these
+//! messages, and of the core's own messages.
 //!
 //! `docs/wireup.md` contains the diagram, the table and the bytes of the protocol.
 
@@ -15,7 +14,6 @@ mod machine;
 mod message;
 mod receive;
 mod record;
-pub mod service;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -23,7 +21,7 @@ mod transitions;
 pub mod wire;
 
 pub use machine::Machine;
-pub use message::{MAX_IDENTITY, Malformed, Spoken, spoken};
+pub use message::{MAX_IDENTITY, Malformed, Spoken, cut, spoken};
 
 use std::fmt;
 
@@ -49,7 +47,7 @@ impl fmt::Display for ConnectionKey {
 }
 
 /// Returns the first bytes of a worker's id as text, for messages.
-fn short(id: &WorkerId) -> String {
+pub fn short(id: &WorkerId) -> String {
     id[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

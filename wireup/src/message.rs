@@ -161,7 +161,7 @@ fn blob(out: &mut Writer, bytes: &[u8]) {
 }
 
 /// Returns the longest prefix of `text` that has at most `len` bytes and ends with a whole character.
-pub(super) fn cut(text: &str, len: usize) -> &str {
+pub fn cut(text: &str, len: usize) -> &str {
     let mut end = text.len().min(len);
     while !text.is_char_boundary(end) {
         end -= 1;

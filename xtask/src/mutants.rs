@@ -17,8 +17,10 @@ const TABLE: &str = include_str!("../promises.txt");
 
 /// The packages whose tests may detect a change below a directory. Later packages are tested if earlier ones detect nothing.
 const NEAR: &[(&str, &[&str])] = &[
+    ("choose/", &["tieline-choose", "tieline tieline-fake", LAST]),
     ("core/", &["tieline", "tieline-fake tieline-bad-providers", ABOVE, LAST]),
     ("host/", &["tieline-host", "tieline tieline-fake tieline-bad-providers", ABOVE, LAST]),
+    ("lookup/", &["tieline-lookup", "tieline tieline-fake", LAST]),
     ("net/", &["tieline-net", "tieline-provider-tcp tieline-provider-verbs tieline-job", LAST]),
     ("providers/memory-file/", &["tieline-memory-file tieline-provider-shm-cma", SHM, LAST]),
     ("providers/shm-knem/", &["tieline-provider-shm-knem"]),

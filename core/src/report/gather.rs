@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR};
 use tieline_plugin_api::{caps, cost_class, log_level, memory_caps};
 
-use super::{DomainView, LaneView, LogView, ModuleView, PathView, ProviderView, Report, composed};
-use crate::compose::{Composition, Path};
+use super::{DomainView, LaneView, LogView, ModuleView, PathView, ProviderView, Report};
+use crate::compose::{Composition, Path, composed_line};
 use crate::config::{Config, vars};
 use crate::explain::{Record, Verdict};
 use crate::lanes::{LaneTarget, PeerModule, Serves, lanes};
@@ -167,7 +167,7 @@ fn path_view(path: &Path, composition: &Composition) -> PathView {
         atomic: name(&path.atomic, path.emulated.atomic),
         connection: path.connection().map(|connection| connection.at.to_string()),
         connection_because: path.connection().map(|connection| connection.because.clone()),
-        composed: composed::composed_line(path, composition),
+        composed: composed_line(path, composition),
         passive_target: passive.map(|role| role.name().to_owned()).collect(),
         disabled: path.disabled.clone(),
     }

@@ -17,6 +17,7 @@ use crate::sys::ForkGuard;
 use crate::{Error, Status};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tieline_explain::Log;
+use tieline_lookup::Names;
 use tieline_plugin_api::abi::{ModuleAttr, Set, fixed_str};
 use tieline_plugin_api::role;
 
@@ -296,7 +297,7 @@ impl Core {
             service: OnceLock::new(),
             service_stopped: OnceLock::new(),
             service_poller: OnceLock::new(),
-            names: Mutex::default(),
+            names: Names::default(),
         });
         Ok(core)
     }

@@ -18,13 +18,13 @@ use crate::explain::Record;
 use crate::journal::Journal;
 use crate::live;
 use crate::mem::Memory;
-use crate::names::{self, NameService, WorkerName};
 use crate::registry::Discovery;
 use crate::sys::{ForkGuard, Poller};
 use crate::{Error, Status};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tieline_explain::Log;
+use tieline_lookup::{self as lookup, NameService, Names, WorkerName};
 use tieline_plugin_api::abi::ModuleAttr;
 
 pub(crate) use spin::Spin;
@@ -82,7 +82,7 @@ pub(crate) struct Core {
     /// The poller on which the progress thread sleeps.
     service_poller: OnceLock<Poller>,
     /// The responder for name requests, while a worker with a name is open.
-    names: Mutex<Option<Arc<NameService>>>,
+    pub(crate) names: Names,
     /// The memory, declared last: all fields above that point into a domain are dropped first.
     pub(crate) memory: Arc<Memory>,
 }
@@ -199,24 +199,13 @@ impl Core {
         self.live.get().and_then(|file| live::own(file)).unwrap_or_default()
     }
 
-    /// Returns the responder for name requests, if there is one.
-    pub(crate) fn names(&self) -> Option<Arc<NameService>> {
-        self.lock_names().clone()
-    }
-
     /// Makes the name of a worker; requests get this address from then on.
     pub(crate) fn publish_name(
         &self,
         worker: &[u8; 16],
         address: Vec<u8>,
     ) -> Result<(Arc<NameService>, WorkerName), Error> {
-        let mut open = self.lock_names();
-        let names = match &*open {
-            Some(names) => names.clone(),
-            None => open.insert(Arc::new(self.open_names()?)).clone(),
-        };
-        let name = names.publish(worker, address);
-        Ok((names, name))
+        self.names.publish(worker, address, || self.open_names())
     }
 
     fn open_names(&self) -> Result<NameService, Error> {
@@ -230,7 +219,7 @@ impl Core {
             Error::new(Status::NoDevice, "a worker's name", why, fix)
         })?;
         if let Some(poller) = self.service_poller.get() {
-            names.watch_by(poller)?;
+            poller.add_all(&names.fds())?;
         }
         Ok(names)
     }
@@ -238,23 +227,18 @@ impl Core {
     /// Removes the name of a closed worker. When the last name is removed, the listener closes, so later requests are refused
     /// immediately.
     pub(crate) fn forget_name(&self, worker: &[u8; 16]) {
-        let mut open = self.lock_names();
-        let closed = open.take_if(|names| names.forget(worker));
-        drop(open);
+        let closed = self.names.forget(worker);
         if let (Some(names), Some(poller)) = (closed, self.service_poller.get()) {
-            names.unwatch_by(poller);
+            // Closing the descriptors is not sufficient, because a forked child may hold the same descriptors.
+            poller.remove_all(&names.fds());
         }
-    }
-
-    fn lock_names(&self) -> MutexGuard<'_, Option<Arc<NameService>>> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the addresses at which the responder for names listens, and the proof that it requires.
     pub(crate) fn name_settings(&self) -> Result<tieline_net::Settings, Error> {
         let config = &self.config;
         let (interfaces, ports) = (config.text(vars::TCP_INTERFACES), config.text(vars::TCP_PORTS));
-        names::settings(config.secret()?.unwrap_or_default(), &interfaces, &ports)
+        lookup::settings(config.secret()?.unwrap_or_default(), &interfaces, &ports)
             .map_err(|why| Error::new(Status::Invalid, "the settings of TCP", why, ""))
     }
 
@@ -275,8 +259,7 @@ impl Drop for Core {
             // If a provider closed its domains in a forked child, it would say goodbye in its parent's name, and might wait for a
             // lock of a thread that does not exist in the child.
             std::mem::forget(std::mem::take(&mut self.discovery.providers));
-            let names = self.names.get_mut().unwrap_or_else(PoisonError::into_inner);
-            std::mem::forget(names.take());
+            self.names.abandon();
         }
     }
 }

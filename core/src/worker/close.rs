@@ -427,7 +427,7 @@ impl WorkerState {
         if self.closed.get() {
             return;
         }
-        self.refuse_requests();
+        let listeners = self.refuse_requests();
         self.refuse_announced();
         self.forget_name();
         self.closed.set(true);
@@ -460,7 +460,7 @@ impl WorkerState {
         }
         let told = (self.on_failure.take(), self.on_left.take());
         let also = (self.on_endpoint_failure.take(), self.on_notification.take());
-        let others = (self.services.close(), self.wiring.transports.forget_out_of_band());
+        let others = (listeners, self.wiring.transports.forget_out_of_band());
         let copies = self.copies.take();
         drop(copies);
         self.helps.close();

@@ -3,8 +3,9 @@
 use super::abi::LeftOver;
 use super::announced::Announcements;
 use super::arrivals::{Doubt, PeerEvent};
+use super::names::Answers;
 use super::rounds::Rounds;
-use super::service_state::ServiceState;
+use super::services::Listener;
 use super::shown::Shown;
 use super::threads::Signal;
 use super::watched::Watched;
@@ -15,7 +16,6 @@ use crate::endpoint::{Endpoint, EndpointState, queued::SharedCopy};
 use crate::exit;
 use crate::interface::{InterfaceSlot, PeerId, Said};
 use crate::message::Message;
-use crate::names::Answers;
 use crate::op::Id;
 use crate::op::slab::Slab;
 use crate::proto::torn::Torn;
@@ -29,6 +29,7 @@ use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use tieline_lookup::{ServiceLimits, Services};
 use tieline_plugin_api::caps;
 
 pub(super) type Handler = Box<dyn Fn(&Message<'_>)>;
@@ -71,7 +72,7 @@ pub(crate) struct WorkerState {
     pub(super) behind_tasks: Cell<u32>,
     pub(super) timer: Timer,
     pub(super) wiring: Wiring,
-    pub(super) services: ServiceState,
+    pub(super) services: RefCell<Services<Listener>>,
     pub(super) endpoints: RefCell<Slab<(), Weak<EndpointState>>>,
     /// The backlog of handlers that panicked.
     pub(super) left_over: LeftOver,
@@ -172,7 +173,7 @@ impl WorkerState {
         let transports = WireupTransports::open(&core, id, &poller, not_opened);
         transports.check_connections(&core, &interfaces)?;
         let wiring = Wiring::new(id, transports, core.connect_timeout);
-        let services = ServiceState::new(core.connect_timeout);
+        let services = RefCell::new(Services::new(ServiceLimits::of(core.connect_timeout)));
         let polled = |slow: bool| {
             let asks = move |caps: u64| {
                 caps & caps::NEEDS_POLL != 0 && (caps & caps::SLOW_POLL != 0) == slow

@@ -24,7 +24,6 @@ mod peers;
 mod polling;
 mod progress;
 mod rounds;
-mod service_state;
 pub(crate) mod services;
 mod shown;
 mod status;

@@ -1,23 +1,36 @@
-//! A worker's short name, and endpoints made from such names. The protocol is in `crate::names`.
+//! A worker's short name, and endpoints made from such names. The protocol is in the crate `tieline-lookup`.
 
 use super::{Worker, WorkerState};
+use crate::address::WorkerAddress;
 use crate::endpoint::{Endpoint, Owner};
-use crate::names::{Asking, WorkerName};
 use crate::sys::Poller;
 use crate::{ConnectError, Error};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tieline_lookup::{Lookup, NameService, WorkerName};
 use tieline_plugin_api::Failure;
 
 /// A time longer than any wait.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// The names for which a worker answers.
+#[derive(Default)]
+pub(super) struct Answers {
+    /// The context's listener, if the worker has a name; the worker then answers for all names of the context.
+    own: RefCell<Option<Arc<NameService>>>,
+    /// Whether this is the progress thread's worker, which answers for every name of the context.
+    for_all: Cell<bool>,
+    /// How many lookups of its own are open. Their sockets are not in the worker's poller.
+    pub(super) open: Cell<usize>,
+}
+
 /// A lookup of the address of a named worker: see [`Worker::ask_name`]. Dropping the value abandons the lookup.
 pub struct NameCall {
     worker: Rc<WorkerState>,
-    asking: RefCell<Asking>,
+    lookup: RefCell<Lookup>,
     /// The lookup counts among the worker's open ones.
     is_open: Cell<bool>,
 }
@@ -30,7 +43,7 @@ impl Drop for NameCall {
 
 impl fmt::Debug for NameCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NameCall({:?})", self.asking.borrow().name())
+        write!(f, "NameCall({:?})", self.lookup.borrow().name())
     }
 }
 
@@ -43,7 +56,8 @@ impl NameCall {
         if let Err(error) = self.worker.check_open() {
             return Some(Err(error.into()));
         }
-        let answer = self.asking.borrow_mut().advance(Instant::now())?;
+        let parse = |bytes: &[u8]| WorkerAddress::parse(bytes).map(|at| (at.entry.worker, at));
+        let answer = self.lookup.borrow_mut().advance(Instant::now(), parse)?;
         self.ended();
         let opened = answer.and_then(|address| {
             self.worker.open_endpoint(address, Owner::Application).map(Endpoint::new)
@@ -79,7 +93,7 @@ impl Worker {
         inner.check_open()?;
         let (names, name) = inner.shared.core.publish_name(&inner.shared.id, inner.identity()?)?;
         if inner.names.own.borrow().is_none() {
-            if let Err(error) = names.watch_by(&inner.poller) {
+            if let Err(error) = inner.poller.add_all(&names.fds()) {
                 inner.shared.core.forget_name(&inner.shared.id);
                 return Err(error);
             }
@@ -97,11 +111,11 @@ impl Worker {
         let core = &self.inner.shared.core;
         self.inner.check_open()?;
         let deadline = Instant::now() + core.connect_timeout.min(YEAR);
-        let asking = Asking::start(name, &core.name_settings()?, deadline)?;
+        let lookup = Lookup::start(name, &core.name_settings()?, deadline)?;
         let open = &self.inner.names.open;
         open.set(open.get() + 1);
-        let (worker, asking) = (self.inner.clone(), RefCell::new(asking));
-        Ok(NameCall { worker, asking, is_open: Cell::new(true) })
+        let (worker, lookup) = (self.inner.clone(), RefCell::new(lookup));
+        Ok(NameCall { worker, lookup, is_open: Cell::new(true) })
     }
 
     /// Returns an endpoint to the worker with this name. Makes progress until the worker's address has arrived, which takes one or
@@ -148,7 +162,7 @@ impl WorkerState {
     /// Answers lookups; the application is not notified.
     pub(super) fn answer_names(&self) {
         if self.names.for_all.get() {
-            self.shared.core.names().into_iter().for_each(|names| names.poll(|| None));
+            self.shared.core.names.listener().into_iter().for_each(|names| names.poll(|| None));
         } else if let Some(names) = &*self.names.own.borrow() {
             // The address may have changed since the name was made.
             names.poll(|| Some((self.shared.id, self.identity().ok()?)));
@@ -163,7 +177,7 @@ impl WorkerState {
             std::mem::forget(names);
             return;
         }
-        names.unwatch_by(&self.poller);
+        self.poller.remove_all(&names.fds());
         self.shared.core.forget_name(&self.shared.id);
     }
 }

@@ -23,40 +23,39 @@
 //! Service names have their own namespace, separate from message ids and from connections between peers. The messages use the
 //! message lane of the two workers, regardless of its module.
 
-pub use super::service_state::ServiceAnswer;
+pub use tieline_lookup::ServiceAnswer;
 
-use super::service_state::{Answered, Asked};
 use super::{Worker, WorkerState};
 use crate::address::WorkerAddress;
 use crate::endpoint::{Endpoint, queued::QueuedOp};
 use crate::interface::PeerId;
 use crate::proto::emulate::Answer;
 use crate::proto::{Origin, id};
-use crate::wireup::ReasonKind;
-use crate::wireup::service::ServiceAction;
 use crate::{ConnectError, Error, Status};
 use std::fmt;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
+use tieline_lookup::{Arrival, ServiceAction};
+
+/// The listener of a service. While the services are borrowed, nothing is sent, and no listener runs or is dropped: all of these may
+/// access the services again.
+pub(super) type Listener = Rc<dyn Fn(ServiceRequest)>;
 
 /// A request of a client for a service. Dropping the request without an answer rejects it.
 pub struct ServiceRequest {
     worker: Weak<WorkerState>,
-    asked: Asked,
+    peer: PeerId,
+    asked: Arrival,
     answered: bool,
 }
 
 impl fmt::Debug for ServiceRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ServiceRequest({} from {})", self.asked.service, self.asked.peer)
+        write!(f, "ServiceRequest({} from {})", self.asked.service, self.peer)
     }
 }
 
 impl ServiceRequest {
-    fn new(worker: Weak<WorkerState>, asked: Asked) -> ServiceRequest {
-        ServiceRequest { worker, asked, answered: false }
-    }
-
     /// Returns the name of the service.
     #[must_use]
     pub fn service(&self) -> &str {
@@ -66,7 +65,7 @@ impl ServiceRequest {
     /// Returns the worker that sent the request.
     #[must_use]
     pub fn peer(&self) -> PeerId {
-        self.asked.peer
+        self.peer
     }
 
     /// Returns the client's private data, at most 1 KiB.
@@ -84,7 +83,7 @@ impl ServiceRequest {
     /// closed.
     pub fn accept(mut self, private: &[u8]) -> Result<Endpoint, Error> {
         // The endpoint is made before the client receives the answer: the server must have an endpoint to an accepted client.
-        let inner = self.open_worker()?.reply_endpoint(self.asked.peer.0)?;
+        let inner = self.open_worker()?.reply_endpoint(self.peer.0)?;
         self.answer(private, true)?;
         Ok(Endpoint::new(inner))
     }
@@ -106,31 +105,11 @@ impl ServiceRequest {
 
     fn answer(&mut self, private: &[u8], yes: bool) -> Result<(), Error> {
         let worker = self.open_worker()?;
-        let said = {
-            let mut services = worker.services.services.borrow_mut();
-            match yes {
-                true => services.accept(self.asked.id, private),
-                false => services.reject(self.asked.id, private),
-            }
-        };
+        let answered = worker.services.borrow_mut().answer(&self.asked, private, yes);
         // A request is unanswered if the answer was too large, because the answer has not been sent.
-        self.answered = said.is_ok();
+        self.answered = !answered.as_ref().is_err_and(|e| e.status() == Status::TooLarge);
         worker.carry_out_services();
-        match said {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Error::new(
-                Status::TimedOut,
-                format!("no client waits for this answer of service {}", self.asked.service),
-                "the client gave up, or is gone",
-                "answer within TIELINE_CONNECT_TIMEOUT",
-            )),
-            Err(reason) => Err(Error::new(
-                Status::TooLarge,
-                format!("an answer of service {}", self.asked.service),
-                reason.text,
-                "",
-            )),
-        }
+        answered
     }
 }
 
@@ -167,14 +146,14 @@ impl ServiceCall {
     /// ([`ConnectError::Exchange`]). The call makes no progress.
     #[must_use]
     pub fn test(&self) -> Option<Result<ServiceAnswer, ConnectError>> {
-        let answer = self.worker.services.calls.borrow().get(&self.token)?.clone()?;
-        Some(answer.map_err(ConnectError::from))
+        let result = self.worker.services.borrow().result(self.token)?;
+        Some(result.map_err(ConnectError::from))
     }
 }
 
 impl Drop for ServiceCall {
     fn drop(&mut self) {
-        let _ = self.worker.services.calls.borrow_mut().remove(&self.token);
+        self.worker.services.borrow_mut().forget(self.token);
     }
 }
 
@@ -192,25 +171,13 @@ impl Worker {
         on_request: impl Fn(ServiceRequest) + 'static,
     ) -> Result<(), Error> {
         self.inner.check_open()?;
-        let state = &self.inner.services;
-        let known = state.listeners.borrow().contains_key(service);
-        state.services.borrow_mut().listen(service, backlog).map_err(|reason| {
-            let status = if known { Status::Busy } else { Status::Invalid };
-            Error::new(status, format!("cannot listen for service `{service}`"), reason.text, "")
-        })?;
-        let worker = Rc::downgrade(&self.inner);
-        let listener = move |asked| {
-            on_request(ServiceRequest::new(worker.clone(), asked));
-        };
-        let _ = state.listeners.borrow_mut().insert(service.to_owned(), Rc::new(listener));
-        Ok(())
+        self.inner.services.borrow_mut().listen(service, backlog, Rc::new(on_request))
     }
 
     /// Stops listening for a service. Requests that wait are refused: [`ServiceCall::test`] returns an error at the client.
     pub fn unlisten(&self, service: &str) {
         // The listener is dropped after the borrow has ended: it may hold requests, which answer when they are dropped.
-        let _listener = self.inner.services.listeners.borrow_mut().remove(service);
-        self.inner.services.services.borrow_mut().unlisten(service);
+        let _listener = self.inner.services.borrow_mut().unlisten(service);
         if self.inner.shared.same_process() {
             self.inner.carry_out_services();
         }
@@ -231,17 +198,8 @@ impl Worker {
         let peer = parsed.entry.worker;
         let endpoint = self.connect(address)?;
         let _ = self.inner.peer_number(&parsed);
-        let state = &self.inner.services;
         let now = self.inner.wiring.now();
-        let asked = state.services.borrow_mut().ask(now, peer, service, private);
-        let token = asked.map_err(|reason| {
-            let status = match reason.kind {
-                ReasonKind::Busy => Status::Again,
-                _ => Status::Invalid,
-            };
-            Error::new(status, format!("cannot ask for service `{service}`"), reason.text, "")
-        })?;
-        let _ = state.calls.borrow_mut().insert(token, None);
+        let token = self.inner.services.borrow_mut().ask(now, peer, service, private)?;
         let call = ServiceCall { worker: self.inner.clone(), endpoint, token };
         self.inner.carry_out_services();
         Ok(call)
@@ -272,7 +230,7 @@ impl WorkerState {
         }
         let from = self.address_of_peer(from.peer).ok_or(Status::BadData)?.entry.worker;
         let now = self.wiring.now();
-        let taken = self.services.services.borrow_mut().receive(now, from, data);
+        let taken = self.services.borrow_mut().receive(now, from, data);
         self.carry_out_services();
         taken.map_err(|_| Status::BadData)
     }
@@ -284,37 +242,37 @@ impl WorkerState {
 
     /// Ends the calls that wait for a worker whose route has failed.
     pub(crate) fn service_peer_lost(self: &Rc<Self>, peer: [u8; 16], error: &Error) {
-        self.services.services.borrow_mut().peer_lost(peer, &error.to_string());
+        self.services.borrow_mut().peer_lost(peer, &error.to_string());
         self.carry_out_services();
     }
 
     pub(super) fn tick_services(self: &Rc<Self>) {
-        let due = self.services.services.borrow().next_timer();
+        let due = self.services.borrow().next_timer();
         if due.is_some_and(|at| at <= self.wiring.now()) {
-            self.services.services.borrow_mut().tick(self.wiring.now());
+            self.services.borrow_mut().tick(self.wiring.now());
             self.carry_out_services();
         }
     }
 
     /// Returns the time until a request times out.
     pub(super) fn next_service_timer(&self) -> Option<Duration> {
-        let at = self.services.services.borrow().next_timer()?;
+        let at = self.services.borrow().next_timer()?;
         Some(Duration::from_nanos(at.saturating_sub(self.wiring.now())))
     }
 
-    /// Refuses the requests that wait, when the worker is about to close; it accepts no more requests.
-    pub(super) fn refuse_requests(self: &Rc<Self>) {
-        if !self.shared.same_process() {
-            return;
+    /// Refuses the requests that wait, when the worker is about to close; it accepts no more requests. The listeners may hold the
+    /// worker, so the caller drops them while nothing is borrowed.
+    pub(super) fn refuse_requests(self: &Rc<Self>) -> Vec<Listener> {
+        let listeners = self.services.borrow_mut().unlisten_all();
+        if self.shared.same_process() {
+            self.carry_out_services();
         }
-        let names: Vec<String> = self.services.listeners.borrow().keys().cloned().collect();
-        names.iter().for_each(|name| self.services.services.borrow_mut().unlisten(name));
-        self.carry_out_services();
+        listeners
     }
 
     fn carry_out_services(self: &Rc<Self>) {
         loop {
-            let action = self.services.services.borrow_mut().take_action();
+            let action = self.services.borrow_mut().take_action();
             let Some(action) = action else { return };
             match action {
                 ServiceAction::Send { peer, message, answers } => {
@@ -335,43 +293,19 @@ impl WorkerState {
                         Err(error) => self.service_peer_lost(peer, &error),
                     }
                 }
-                ServiceAction::Arrived { id, service, peer, private } => {
-                    let listener = self.services.listeners.borrow().get(&service).cloned();
-                    let number = self.peers.borrow().known_number(&peer);
+                ServiceAction::Arrived(asked) => {
+                    let listener = self.services.borrow().listener(&asked.service);
+                    let number = self.peers.borrow().known_number(&asked.peer);
                     let peer = PeerId(number.unwrap_or(u32::MAX));
-                    let asked = Asked { id, service, peer, private };
+                    let worker = Rc::downgrade(self);
+                    let request = ServiceRequest { worker, peer, asked, answered: false };
                     match listener {
-                        Some(listener) => listener(asked),
+                        Some(listener) => listener(request),
                         // Dropping the request rejects it.
-                        None => drop(ServiceRequest::new(Rc::downgrade(self), asked)),
+                        None => drop(request),
                     }
                 }
-                // The holder of the request receives the error when it answers.
-                ServiceAction::Withdrawn { .. } => {}
-                ServiceAction::Accepted { token, private } => {
-                    self.call_ended(token, Ok(ServiceAnswer::Accepted(private)));
-                }
-                ServiceAction::Rejected { token, private } => {
-                    self.call_ended(token, Ok(ServiceAnswer::Rejected(private)));
-                }
-                ServiceAction::Failed { token, reason } => {
-                    let (status, fix) = match reason.kind {
-                        ReasonKind::TimedOut => {
-                            (Status::TimedOut, "see that the server makes progress")
-                        }
-                        ReasonKind::Transport => (Status::PeerFailed, ""),
-                        _ => (Status::Unreachable, "see what the server listens for"),
-                    };
-                    let error = Error::new(status, "the service gave no answer", reason.text, fix);
-                    self.call_ended(token, Err(error));
-                }
             }
-        }
-    }
-
-    fn call_ended(&self, token: u64, answer: Answered) {
-        if let Some(call) = self.services.calls.borrow_mut().get_mut(&token) {
-            *call = Some(answer);
         }
     }
 }

@@ -1,10 +1,7 @@
-//! Tests of each bound: remembered peers, connections begun by peers, private data.
+//! Tests of each bound: remembered peers, connections begun by peers.
 
 use super::world::{MODULE, id};
 use crate::message::{Body, Header, Parsed, encode, parse};
-use crate::service::{
-    MAX_PRIVATE, Message, ServiceAction, ServiceLimits, Services, encode as encode_service,
-};
 use crate::tables::{MAX_IDLE_PAIRS, WINDOW};
 use crate::{Action, Claim, ConnectionKey, Limits, Machine, Phase, ReasonKind, WorkerId};
 
@@ -165,71 +162,4 @@ fn there_are_so_many_connections_whoever_begins_them() {
     while machine.take_action().is_some() {}
     ask(&mut machine, peer(4), 1);
     assert!(next(&mut machine).is_ok());
-}
-
-#[test]
-fn private_data_of_a_kilobyte_passes_everywhere_and_a_byte_more_nowhere() {
-    let services = || Services::new(ServiceLimits::default());
-    let (mut server, mut client) = (services(), services());
-    server.listen("store", 9).unwrap();
-    let (most, more) = (vec![7u8; MAX_PRIVATE], vec![7u8; MAX_PRIVATE + 1]);
-    assert_eq!(most.len(), 1024);
-    let said = |who: &mut Services| match who.take_action() {
-        Some(ServiceAction::Send { message, .. }) => message,
-        other => panic!("{other:?}"),
-    };
-    for accepts in [true, false] {
-        assert_eq!(client.ask(0, id(1), "store", &more).unwrap_err().kind, ReasonKind::Local);
-        assert_eq!(client.take_action(), None);
-        let token = client.ask(0, id(1), "store", &most).unwrap();
-        server.receive(0, id(2), &said(&mut client)).unwrap();
-        let Some(ServiceAction::Arrived { id: request, private, .. }) = server.take_action() else {
-            panic!("the request")
-        };
-        assert_eq!(private, most);
-        let answer = |server: &mut Services, private: &[u8]| match accepts {
-            true => server.accept(request, private),
-            false => server.reject(request, private),
-        };
-        assert_eq!(answer(&mut server, &more).unwrap_err().kind, ReasonKind::Local);
-        assert_eq!(answer(&mut server, &most), Ok(true), "it is still to be answered");
-        client.receive(0, id(1), &said(&mut server)).unwrap();
-        let told = client.take_action();
-        let private = most.clone();
-        assert_eq!(
-            told,
-            Some(match accepts {
-                true => ServiceAction::Accepted { token, private },
-                false => ServiceAction::Rejected { token, private },
-            })
-        );
-    }
-    // A message of a peer that exceeds the bound is dropped.
-    for (to_server, message) in [
-        (true, Message::Ask { service: "store", private: &more }),
-        (false, Message::Accepted { private: &more }),
-        (false, Message::Rejected { private: &more }),
-    ] {
-        let token = client.ask(0, id(1), "store", b"").unwrap();
-        let _ = said(&mut client);
-        let hearer = if to_server { &mut server } else { &mut client };
-        assert!(
-            hearer
-                .receive(0, id(if to_server { 2 } else { 1 }), &encode_service(token, &message))
-                .is_err()
-        );
-        assert_eq!(hearer.take_action(), None);
-    }
-}
-
-#[test]
-fn a_worker_asks_for_so_many_services_at_a_time() {
-    let limits = ServiceLimits { max_asking: 2, ..ServiceLimits::default() };
-    let mut client = Services::new(limits);
-    let first = client.ask(0, id(1), "store", b"").unwrap();
-    let _ = client.ask(0, id(1), "store", b"").unwrap();
-    assert_eq!(client.ask(0, id(1), "store", b"").unwrap_err().kind, ReasonKind::Busy);
-    let answer = encode_service(first, &Message::Accepted { private: b"" });
-    client.receive(0, id(1), &answer).unwrap();
-    assert!(client.ask(0, id(1), "store", b"").is_ok(), "one that is answered makes room");
 }

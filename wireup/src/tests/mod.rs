@@ -8,5 +8,4 @@ mod explore;
 mod many;
 mod parsers;
 mod scenarios;
-mod services;
 mod world;

@@ -4,7 +4,6 @@ use super::world::{MODULE, World, id};
 use crate::message::{
     Body, Header, MAX_ADDRESS, MAX_IDENTITY, Parsed, encode, encode_version, parse,
 };
-use crate::service::{self, ServiceLimits, Services};
 use crate::{Limits, ReasonKind};
 use proptest::prelude::*;
 use std::path::Path;
@@ -16,7 +15,6 @@ fn good() -> Vec<(&'static str, Vec<u8>)> {
     let first = Header { to_epoch: 0, ..header.clone() };
     let (identity, address) = (&b"host:4711"[..], &b"port 1234"[..]);
     let reject = Body::Reject { kind: ReasonKind::Busy, next: 2, text: "später" };
-    let ask = service::Message::Ask { service: "store", private: b"7" };
     vec![
         ("request", encode(&first, &Body::Request { identity, address })),
         ("request-known", encode(&header, &Body::Request { identity, address })),
@@ -27,11 +25,6 @@ fn good() -> Vec<(&'static str, Vec<u8>)> {
         ("reject", encode(&header, &reject)),
         ("reject-version-2", encode_version(2, &header, &reject)),
         ("duplicate", encode(&header, &Body::Duplicate { ready: true })),
-        ("service-ask", service::encode(1, &ask)),
-        ("service-accepted", service::encode(1, &service::Message::Accepted { private: b"yes" })),
-        ("service-rejected", service::encode(1, &service::Message::Rejected { private: b"" })),
-        ("service-refused", service::encode(1, &service::Message::Refused { text: "no" })),
-        ("service-cancel", service::encode(1, &service::Message::Cancel)),
     ]
 }
 
@@ -39,9 +32,6 @@ fn good() -> Vec<(&'static str, Vec<u8>)> {
 fn feed(bytes: &[u8]) {
     if let Ok(Parsed::Message(header, body)) = parse(bytes) {
         assert_eq!(encode(&header, &body), bytes);
-    }
-    if let Ok((1, token, Some(message))) = service::parse(bytes) {
-        assert_eq!(service::encode(token, &message), bytes);
     }
     // This side has sent a request, so that answers have an effect, and it listens.
     let mut world = World::new(2, &Limits::default());
@@ -52,10 +42,6 @@ fn feed(bytes: &[u8]) {
         drop(action);
     }
     assert!(machine.len() <= 2);
-    let mut services = Services::new(ServiceLimits::default());
-    services.listen("store", 1).unwrap();
-    let _ = services.receive(0, id(1), bytes);
-    assert!(services.open().0 <= 1);
 }
 
 #[test]
@@ -86,7 +72,6 @@ fn every_truncation_is_refused_and_every_flipped_bit_does_no_harm() {
             feed(&bytes[..len]);
             // Only the beginning of another version is read.
             assert!(parse(&bytes[..len]).is_err() || name.contains("version"), "{name} to {len}");
-            assert!(service::parse(&bytes[..len]).is_err(), "{name} to {len}");
         }
         for bit in 0..bytes.len() * 8 {
             let mut bytes = bytes.clone();
@@ -127,7 +112,7 @@ proptest! {
     #[test]
     fn random_bytes_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         feed(&bytes);
-        for beginning in [b"TW\x01", b"TS\x01", b"TW\x02"] {
+        for beginning in [b"TW\x01", b"TW\x02"] {
             feed(&[&beginning[..], &bytes].concat());
         }
     }

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::Context;
-use crate::wireup::service::{ServiceLimits, Services};
 use std::cell::{Cell, RefCell};
+use tieline_lookup::{ServiceLimits, Services};
 
 fn until<T>(workers: &[&Worker], mut ready: impl FnMut() -> Option<T>) -> T {
     loop {
@@ -145,7 +145,7 @@ fn a_request_that_nobody_answers_is_refused_by_the_servers_clock() {
 
 /// Makes progress until the time limit of `whose` services has expired.
 fn after_the_time_of(whose: &Worker, workers: &[&Worker]) {
-    let due = whose.inner.services.services.borrow().next_timer();
+    let due = whose.inner.services.borrow().next_timer();
     while due.is_some_and(|due| whose.inner.wiring.now() < due) {
         std::hint::spin_loop();
     }
@@ -162,7 +162,7 @@ fn request_to_server_without_progress_times_out() {
     let context = Context::open().unwrap();
     let (server, client) = (context.worker().unwrap(), context.worker().unwrap());
     let limits = ServiceLimits { asking: 1_000_000, ..ServiceLimits::default() };
-    *client.inner.services.services.borrow_mut() = Services::new(limits);
+    *client.inner.services.borrow_mut() = Services::new(limits);
     let call = client.connect_to_service(&server.address().unwrap(), "deaf", b"").unwrap();
     let left = client.inner.next_service_timer();
     assert!(left.is_some_and(|left| left <= Duration::from_millis(1)), "{left:?}");

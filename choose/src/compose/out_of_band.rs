@@ -2,19 +2,19 @@
 
 use super::FoundModule;
 use crate::rank::{ModuleFacts, ModuleRef};
-pub(crate) use crate::registry::OUT_OF_BAND;
+use tieline_plugin_api::OUT_OF_BAND;
 use tieline_plugin_api::{abi::Cost, cost_class};
 
 const MODULE: &str = "callbacks";
 
 /// Returns the name of the application's callbacks as a module: `oob/callbacks`. The context never opens this module; the worker
 /// calls the application's callbacks.
-pub(crate) fn out_of_band() -> ModuleRef {
+pub fn out_of_band() -> ModuleRef {
     ModuleRef::new(OUT_OF_BAND, OUT_OF_BAND, MODULE)
 }
 
 /// Describes the application as a connection module.
-pub(crate) fn out_of_band_candidate() -> FoundModule {
+pub fn out_of_band_candidate() -> FoundModule {
     FoundModule {
         at: out_of_band(),
         facts: ModuleFacts {

@@ -2,25 +2,28 @@
 //!
 //! Names of services have their own name space, which is independent of the numbers of connections between peers. The messages use
 //! an existing channel that is reliable and keeps the order, such as the core's message lane. So no message is repeated.
-//! [`Services`] is pure, like [`crate::Machine`].
+//! [`Services`] is pure: it reads no clock and sends nothing. The caller takes [`ServiceAction`]s out after every call.
 //!
 //! ```text
 //! client                              server
-//! ask("store", "I am 7") ── ASK ────> Arrived { id, .. }
-//! Accepted { "shelf 3" } <─ ACCEPTED ─ accept(id, "shelf 3")
+//! ask("store", "I am 7") ── ASK ────> Arrived
+//! result: "shelf 3"       <─ ACCEPTED ─ answer("shelf 3")
 //! ```
 
-use super::message::cut;
-use super::{Malformed, Reason, ReasonKind, WorkerId, short};
-use crate::wire::{Reader, Writer};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod message;
+
+use crate::{Error, Status};
+use message::{Message, VERSION, encode, parse};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+use tieline_wireup::{WorkerId, short};
 
 /// The maximum length in bytes of an application's private data in a request or an answer.
-pub(crate) const MAX_PRIVATE: usize = 1024;
-const MAGIC: [u8; 2] = *b"TS";
-const VERSION: u8 = 1;
+const MAX_PRIVATE: usize = 1024;
 /// The number of answers that are kept, for repeated requests.
 const MAX_ANSWERED: usize = 64;
+/// The additional time in ns that a client waits after the server's time limit, to receive the server's own error text.
+const GRACE: u64 = 5_000_000_000;
 
 /// The bounds of [`Services`] in time and memory. Times are in nanoseconds.
 #[derive(Clone, Debug)]
@@ -36,57 +39,52 @@ pub struct ServiceLimits {
 
 impl Default for ServiceLimits {
     fn default() -> ServiceLimits {
-        const S: u64 = 1_000_000_000;
-        ServiceLimits { waiting: 30 * S, asking: 35 * S, max_asking: 4096 }
+        ServiceLimits::of(Duration::from_secs(30))
     }
 }
 
-/// The identity, on the server, of a request that waits for [`Services::accept`] or [`Services::reject`].
+impl ServiceLimits {
+    /// Returns the limits of a server that answers within this time, and of its clients.
+    pub fn of(timeout: Duration) -> ServiceLimits {
+        let waiting = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4);
+        ServiceLimits { waiting, asking: waiting + GRACE, max_asking: 4096 }
+    }
+}
+
+/// The answer of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServiceAnswer {
+    /// The server accepted the request, with its private data.
+    Accepted(Vec<u8>),
+    /// The server rejected the request, with its private data.
+    Rejected(Vec<u8>),
+}
+
+/// The result of a client's request: the answer, or the reason why there is none.
+type Answered = Result<ServiceAnswer, Error>;
+
+/// The identity, on the server, of a request that waits for [`Services::answer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(u64);
 
-/// A step that [`Services`] requests from its caller, or an event for the application.
+/// A request that has arrived at the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// The identity of the request.
+    pub id: RequestId,
+    /// The name of the service that the client requests.
+    pub service: String,
+    /// The worker that sent the request.
+    pub peer: WorkerId,
+    /// The client's private data, at most 1 KiB.
+    pub private: Vec<u8>,
+}
+
+/// A step that [`Services`] requests from its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceAction {
-    /// The arrival of a request at the server, which answers it with [`Services::accept`] or [`Services::reject`].
-    Arrived {
-        /// The identity of the request.
-        id: RequestId,
-        /// The name of the service that the client requests.
-        service: String,
-        /// The worker that sent the request.
-        peer: WorkerId,
-        /// The client's private data, at most 1 KiB.
-        private: Vec<u8>,
-    },
-    /// The end of a request at the server before it was answered.
-    Withdrawn {
-        /// The identity of the request, which has ended.
-        id: RequestId,
-        /// The reason as text.
-        text: String,
-    },
-    /// The report to the client that the server has accepted the request.
-    Accepted {
-        /// The token of the request, as returned by [`Services::ask`].
-        token: u64,
-        /// The server's private data, at most 1 KiB.
-        private: Vec<u8>,
-    },
-    /// The report to the client that the server's application has rejected the request.
-    Rejected {
-        /// The token of the request, as returned by [`Services::ask`].
-        token: u64,
-        /// The server's private data, at most 1 KiB.
-        private: Vec<u8>,
-    },
-    /// The report to the client that the request ended without an answer from the server's application.
-    Failed {
-        /// The token of the request, as returned by [`Services::ask`].
-        token: u64,
-        /// The reason, as a kind and as text.
-        reason: Reason,
-    },
+    /// A request to pass a request to the listener of its service, which answers it with [`Services::answer`].
+    Arrived(Arrival),
     /// A request to send a message over the channel to a peer.
     Send {
         /// The worker to which the message is sent.
@@ -99,16 +97,18 @@ pub enum ServiceAction {
 }
 
 /// The services of one worker, and its requests for services of others. Every `now` is a time in nanoseconds on one
-/// monotonic clock of the caller.
-#[derive(Clone, Debug)]
-pub struct Services {
+/// monotonic clock of the caller. `L` is what the caller keeps for each service that it offers.
+#[derive(Debug)]
+pub struct Services<L> {
     limits: ServiceLimits,
-    listeners: BTreeMap<String, Listener>,
+    listeners: BTreeMap<String, Listener<L>>,
     waiting: BTreeMap<RequestId, Waiting>,
     /// The waiting requests, by client and token.
     known: BTreeMap<(WorkerId, u64), RequestId>,
     answered: VecDeque<((WorkerId, u64), Vec<u8>)>,
     asking: BTreeMap<u64, Asking>,
+    /// The requests of this worker whose result the caller has not dropped, by token.
+    results: HashMap<u64, Option<Answered>>,
     timers: BTreeSet<(u64, Timer)>,
     actions: VecDeque<ServiceAction>,
     last_id: u64,
@@ -116,7 +116,8 @@ pub struct Services {
 }
 
 #[derive(Clone, Debug)]
-struct Listener {
+struct Listener<L> {
+    kept: L,
     backlog: usize,
     waiting: usize,
 }
@@ -142,9 +143,9 @@ enum Timer {
     Asking(u64),
 }
 
-impl Services {
+impl<L: Clone> Services<L> {
     /// Makes the state of a worker without services or requests.
-    pub fn new(limits: ServiceLimits) -> Services {
+    pub fn new(limits: ServiceLimits) -> Services<L> {
         Services {
             limits,
             listeners: BTreeMap::new(),
@@ -152,6 +153,7 @@ impl Services {
             known: BTreeMap::new(),
             answered: VecDeque::new(),
             asking: BTreeMap::new(),
+            results: HashMap::new(),
             timers: BTreeSet::new(),
             actions: VecDeque::new(),
             last_id: 0,
@@ -160,93 +162,139 @@ impl Services {
     }
 
     /// Accepts requests for `name` at the server, at most `backlog` unanswered ones at a time. A name has 1 to 255 bytes.
-    pub fn listen(&mut self, name: &str, backlog: usize) -> Result<(), Reason> {
-        check_name(name)?;
-        if self.listeners.contains_key(name) {
-            let text = format!("this worker listens for service `{name}` already");
-            return Err(Reason::new(ReasonKind::Local, text));
+    /// [`Services::listener`] returns `kept`.
+    ///
+    /// # Errors
+    /// `Busy` if the worker listens for this service, `Invalid` for an invalid name.
+    pub fn listen(&mut self, name: &str, backlog: usize, kept: L) -> Result<(), Error> {
+        let no = |status, why| {
+            Err(Error::new(status, format!("cannot listen for service `{name}`"), why, ""))
+        };
+        if let Err(why) = check_name(name) {
+            return no(Status::Invalid, why);
         }
-        let _ = self.listeners.insert(name.to_string(), Listener { backlog, waiting: 0 });
+        if self.listeners.contains_key(name) {
+            return no(Status::Busy, format!("this worker listens for service `{name}` already"));
+        }
+        let _ = self.listeners.insert(name.to_string(), Listener { kept, backlog, waiting: 0 });
         Ok(())
     }
 
-    /// Stops accepting requests for `name` at the server, and refuses the waiting ones.
-    pub fn unlisten(&mut self, name: &str) {
-        if self.listeners.remove(name).is_none() {
-            return;
-        }
+    /// Returns what [`Services::listen`] got for this service.
+    pub fn listener(&self, name: &str) -> Option<L> {
+        Some(self.listeners.get(name)?.kept.clone())
+    }
+
+    /// Stops accepting requests for `name` at the server, and refuses the waiting ones. The caller drops the result while nothing
+    /// of this state is borrowed.
+    pub fn unlisten(&mut self, name: &str) -> Option<L> {
+        let listener = self.listeners.remove(name)?;
         let all = self.waiting.iter().filter(|(_, w)| w.service == name);
         let ids: Vec<_> = all.map(|(id, _)| *id).collect();
         for id in ids {
             let text = format!("service `{name}` has closed");
             self.refuse_waiting(id, &text);
         }
+        Some(listener.kept)
     }
 
-    /// Accepts a request at the server, with at most 1 KiB of private data. `false`: the request has ended.
-    pub fn accept(&mut self, id: RequestId, private: &[u8]) -> Result<bool, Reason> {
-        self.answer(id, private, true)
+    /// Does the same as [`Services::unlisten`] for every service.
+    pub fn unlisten_all(&mut self) -> Vec<L> {
+        let names: Vec<String> = self.listeners.keys().cloned().collect();
+        names.iter().filter_map(|name| self.unlisten(name)).collect()
     }
 
-    /// Rejects a request at the server, with at most 1 KiB of private data. `false`: the request has ended.
-    pub fn reject(&mut self, id: RequestId, private: &[u8]) -> Result<bool, Reason> {
-        self.answer(id, private, false)
+    /// Answers a request at the server, with at most 1 KiB of private data.
+    ///
+    /// # Errors
+    /// `TooLarge`: the request still waits for an answer. `TimedOut`: the request has ended.
+    pub fn answer(&mut self, to: &Arrival, private: &[u8], accepts: bool) -> Result<(), Error> {
+        let service = &to.service;
+        check_private(private).map_err(|why| {
+            Error::new(Status::TooLarge, format!("an answer of service {service}"), why, "")
+        })?;
+        let waiting = self.no_longer_waiting(to.id).ok_or_else(|| {
+            Error::new(
+                Status::TimedOut,
+                format!("no client waits for this answer of service {service}"),
+                "the client gave up, or is gone",
+                "answer within TIELINE_CONNECT_TIMEOUT",
+            )
+        })?;
+        let answer =
+            if accepts { Message::Accepted { private } } else { Message::Rejected { private } };
+        self.finish(&waiting, &answer);
+        Ok(())
     }
 
-    /// Requests `service` from `peer` for a client, with at most 1 KiB of private data. Returns a token, which the actions that end
-    /// the request contain.
+    /// Requests `service` from `peer` for a client, with at most 1 KiB of private data. Returns the token of the request.
+    ///
+    /// # Errors
+    /// `Invalid` for an invalid name or too much private data, `Again` while too many requests are open.
     pub fn ask(
         &mut self,
         now: u64,
         peer: WorkerId,
         service: &str,
         private: &[u8],
-    ) -> Result<u64, Reason> {
-        check_name(service)?;
-        check_private(private)?;
-        if self.asking.len() >= self.limits.max_asking {
-            let text =
-                format!("{} requests for services are open, which is the limit", self.asking.len());
-            return Err(Reason::new(ReasonKind::Busy, text));
+    ) -> Result<u64, Error> {
+        let no = |status, why| {
+            Error::new(status, format!("cannot ask for service `{service}`"), why, "")
+        };
+        check_name(service)
+            .and_then(|()| check_private(private))
+            .map_err(|why| no(Status::Invalid, why))?;
+        let open = self.asking.len();
+        if open >= self.limits.max_asking {
+            let why = format!("{open} requests for services are open, which is the limit");
+            return Err(no(Status::Again, why));
         }
         self.last_token += 1;
         let token = self.last_token;
         let deadline = now.saturating_add(self.limits.asking);
         let asking = Asking { peer, service: service.to_string(), deadline };
         let _ = self.asking.insert(token, asking);
+        let _ = self.results.insert(token, None);
         let _ = self.timers.insert((deadline, Timer::Asking(token)));
         self.send(peer, encode(token, &Message::Ask { service, private }));
         Ok(token)
     }
 
+    /// Returns the answer to a request of this worker, or the reason for its end without an answer; `None` while it is open.
+    pub fn result(&self, token: u64) -> Option<Result<ServiceAnswer, Error>> {
+        self.results.get(&token)?.clone()
+    }
+
+    /// Drops the result of a request of this worker, now or when the request ends.
+    pub fn forget(&mut self, token: u64) {
+        let _ = self.results.remove(&token);
+    }
+
     /// Handles a message of `peer`, which arrived over the channel between the two workers.
-    pub fn receive(&mut self, now: u64, peer: WorkerId, bytes: &[u8]) -> Result<(), Malformed> {
+    ///
+    /// # Errors
+    /// `BadData` for bytes that are no message of services.
+    pub fn receive(&mut self, now: u64, peer: WorkerId, bytes: &[u8]) -> Result<(), Status> {
         let (version, token, message) = parse(bytes)?;
         match message {
             Some(Message::Ask { service, private }) => {
                 self.asked(now, peer, token, service, private)
             }
             Some(Message::Cancel) => {
+                // The listener learns that the client gave up waiting when it answers.
                 if let Some(id) = self.known.get(&(peer, token)).copied() {
-                    self.withdraw(id, "the client gave up waiting");
+                    let _ = self.no_longer_waiting(id);
                 }
             }
             Some(Message::Accepted { private }) => {
-                if self.no_longer_asking(peer, token).is_some() {
-                    let private = private.to_vec();
-                    self.actions.push_back(ServiceAction::Accepted { token, private });
-                }
+                self.succeeded(peer, token, ServiceAnswer::Accepted(private.to_vec()));
             }
             Some(Message::Rejected { private }) => {
-                if self.no_longer_asking(peer, token).is_some() {
-                    let private = private.to_vec();
-                    self.actions.push_back(ServiceAction::Rejected { token, private });
-                }
+                self.succeeded(peer, token, ServiceAnswer::Rejected(private.to_vec()));
             }
             Some(Message::Refused { text }) => {
-                if let Some(asking) = self.no_longer_asking(peer, token) {
-                    self.failed(token, &asking, ReasonKind::Rejected, text);
-                }
+                let fix = "see what the server listens for";
+                self.failed(peer, token, Status::Unreachable, text, fix);
             }
             None => {
                 let text = format!(
@@ -263,15 +311,13 @@ impl Services {
         let waiting = self.waiting.iter().filter(|(_, w)| w.peer == peer);
         let ids: Vec<_> = waiting.map(|(id, _)| *id).collect();
         for id in ids {
-            self.withdraw(id, why);
+            let _ = self.no_longer_waiting(id);
         }
         self.answered.retain(|((who, _), _)| *who != peer);
         let asking = self.asking.iter().filter(|(_, a)| a.peer == peer);
         let tokens: Vec<_> = asking.map(|(token, _)| *token).collect();
         for token in tokens {
-            if let Some(asking) = self.no_longer_asking(peer, token) {
-                self.failed(token, &asking, ReasonKind::Transport, why);
-            }
+            self.failed(peer, token, Status::PeerFailed, why, "");
         }
     }
 
@@ -290,10 +336,10 @@ impl Services {
                     let Some(peer) = self.asking.get(&token).map(|asking| asking.peer) else {
                         continue;
                     };
-                    if let Some(asking) = self.no_longer_asking(peer, token) {
-                        self.send(peer, encode(token, &Message::Cancel));
-                        self.failed(token, &asking, ReasonKind::TimedOut, "no answer came in time");
-                    }
+                    self.send(peer, encode(token, &Message::Cancel));
+                    let (why, fix) =
+                        ("no answer came in time", "see that the server makes progress");
+                    self.failed(peer, token, Status::TimedOut, why, fix);
                 }
             }
         }
@@ -313,7 +359,7 @@ impl Services {
 
     /// Returns the number of waiting requests of peers, and of open requests of this worker.
     #[cfg(test)]
-    pub(crate) fn open(&self) -> (usize, usize) {
+    fn open(&self) -> (usize, usize) {
         (self.waiting.len(), self.asking.len())
     }
 
@@ -347,28 +393,13 @@ impl Services {
         let _ = self.known.insert(name, id);
         let _ = self.timers.insert((deadline, Timer::Waiting(id)));
         let (service, private) = (service.to_string(), private.to_vec());
-        self.actions.push_back(ServiceAction::Arrived { id, service, peer, private });
-    }
-
-    fn answer(&mut self, id: RequestId, private: &[u8], yes: bool) -> Result<bool, Reason> {
-        check_private(private)?;
-        let Some(waiting) = self.no_longer_waiting(id) else { return Ok(false) };
-        let answer =
-            if yes { Message::Accepted { private } } else { Message::Rejected { private } };
-        self.finish(&waiting, &answer);
-        Ok(true)
+        let arrival = Arrival { id, service, peer, private };
+        self.actions.push_back(ServiceAction::Arrived(arrival));
     }
 
     fn refuse_waiting(&mut self, id: RequestId, text: &str) {
         if let Some(waiting) = self.no_longer_waiting(id) {
             self.finish(&waiting, &Message::Refused { text });
-            self.actions.push_back(ServiceAction::Withdrawn { id, text: text.to_string() });
-        }
-    }
-
-    fn withdraw(&mut self, id: RequestId, text: &str) {
-        if self.no_longer_waiting(id).is_some() {
-            self.actions.push_back(ServiceAction::Withdrawn { id, text: text.to_string() });
         }
     }
 
@@ -400,9 +431,22 @@ impl Services {
         Some(asking)
     }
 
-    fn failed(&mut self, token: u64, asking: &Asking, kind: ReasonKind, why: &str) {
-        let text = format!("service `{}` of worker {}: {why}", asking.service, short(&asking.peer));
-        self.actions.push_back(ServiceAction::Failed { token, reason: Reason { kind, text } });
+    fn succeeded(&mut self, peer: WorkerId, token: u64, answer: ServiceAnswer) {
+        if self.no_longer_asking(peer, token).is_some() {
+            self.ended(token, Ok(answer));
+        }
+    }
+
+    fn failed(&mut self, peer: WorkerId, token: u64, status: Status, why: &str, fix: &str) {
+        let Some(asking) = self.no_longer_asking(peer, token) else { return };
+        let why = format!("service `{}` of worker {}: {why}", asking.service, short(&peer));
+        self.ended(token, Err(Error::new(status, "the service gave no answer", why, fix)));
+    }
+
+    fn ended(&mut self, token: u64, result: Answered) {
+        if let Some(open) = self.results.get_mut(&token) {
+            *open = Some(result);
+        }
     }
 
     fn send(&mut self, peer: WorkerId, message: Vec<u8>) {
@@ -414,94 +458,21 @@ impl Services {
     }
 }
 
-fn check_name(name: &str) -> Result<(), Reason> {
+fn check_name(name: &str) -> Result<(), String> {
     if (1..=255).contains(&name.len()) {
         return Ok(());
     }
-    let text = format!("a service's name has 1 to 255 bytes, this one {}", name.len());
-    Err(Reason::new(ReasonKind::Local, text))
+    Err(format!("a service's name has 1 to 255 bytes, this one {}", name.len()))
 }
 
-fn check_private(private: &[u8]) -> Result<(), Reason> {
+fn check_private(private: &[u8]) -> Result<(), String> {
     if private.len() <= MAX_PRIVATE {
         return Ok(());
     }
-    let text =
-        format!("{} bytes of private data; at most {MAX_PRIVATE} are allowed", private.len());
-    Err(Reason::new(ReasonKind::Local, text))
+    Err(format!("{} bytes of private data; at most {MAX_PRIVATE} are allowed", private.len()))
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Message<'a> {
-    Ask {
-        service: &'a str,
-        private: &'a [u8],
-    },
-    Accepted {
-        private: &'a [u8],
-    },
-    Rejected {
-        private: &'a [u8],
-    },
-    Refused {
-        text: &'a str,
-    },
-    /// The message by which a client stops waiting.
-    Cancel,
-}
-
-pub(super) fn encode(token: u64, message: &Message<'_>) -> Vec<u8> {
-    let mut out = Writer::default();
-    let _ = out.raw(&MAGIC).u8(VERSION);
-    // Private data has at most MAX_PRIVATE bytes, which fits its length field.
-    let _ = match *message {
-        Message::Ask { service, private } => {
-            out.u8(1).u64(token).name(service).u16(private.len() as u16).raw(private)
-        }
-        Message::Accepted { private } => {
-            out.u8(2).u64(token).u16(private.len() as u16).raw(private)
-        }
-        Message::Rejected { private } => {
-            out.u8(3).u64(token).u16(private.len() as u16).raw(private)
-        }
-        Message::Refused { text } => out.u8(4).u64(token).name(cut(text, 255)),
-        Message::Cancel => out.u8(5).u64(token),
-    };
-    out.bytes
-}
-
-/// Returns version, token and message; there is no message for an ASK in another version.
-pub(super) fn parse(bytes: &[u8]) -> Result<(u8, u64, Option<Message<'_>>), Malformed> {
-    let mut reader = Reader::new(bytes);
-    if reader.bytes(2)? != MAGIC {
-        return Err(Malformed("they do not begin with `TS`"));
-    }
-    let (version, kind, token) = (reader.u8()?, reader.u8()?, reader.u64()?);
-    // An ASK and a refusal can be read in every version, so that workers of two versions do not answer each other endlessly.
-    if version != VERSION && kind == 1 {
-        return Ok((version, token, None));
-    }
-    if version != VERSION && kind != 4 {
-        return Err(Malformed("an answer in a version other than that of the request"));
-    }
-    let message = match kind {
-        1 => Message::Ask { service: reader.name()?, private: private(&mut reader)? },
-        2 => Message::Accepted { private: private(&mut reader)? },
-        3 => Message::Rejected { private: private(&mut reader)? },
-        4 => Message::Refused { text: reader.name()? },
-        5 => Message::Cancel,
-        _ => return Err(Malformed("there is no service message of this kind")),
-    };
-    if version == VERSION && !reader.rest().is_empty() {
-        return Err(Malformed("something follows the message"));
-    }
-    Ok((version, token, Some(message)))
-}
-
-fn private<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
-    let bytes = reader.blob()?;
-    if bytes.len() > MAX_PRIVATE {
-        return Err(Malformed("more than 1 KiB of private data"));
-    }
-    Ok(bytes)
-}
+#[cfg(test)]
+mod parser_tests;
+#[cfg(test)]
+mod tests;

@@ -17,21 +17,21 @@ use tieline_plugin_api::caps;
 
 use crate::address::CONNECTS_ONLY;
 use crate::compose::Composition;
-use crate::explain::{Record, Verdict};
 use crate::rank::{ModuleRef, Ranked, Role, compare};
+use tieline_explain::{Record, Verdict};
 
 /// A module of the peer, from its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PeerModule {
+pub struct PeerModule {
     /// The module's name at the peer; the domain may have another name on this side.
-    pub(crate) at: ModuleRef,
+    pub at: ModuleRef,
     /// The module's priority at the peer.
-    pub(crate) priority: i32,
+    pub priority: i32,
 }
 
 /// The memory that an RMA or atomic lane serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Serves {
+pub enum Serves {
     /// Only memory that the peer's module provided itself.
     OwnMemory,
     /// Any memory registered with its domain.
@@ -40,7 +40,7 @@ pub(crate) enum Serves {
 
 /// The target of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum LaneTarget {
+pub enum LaneTarget {
     /// A local module, and the peer's module that it reaches, as an index into the peer's list.
     Module(ModuleRef, usize),
     /// The core's emulation over the first message lane.
@@ -49,33 +49,33 @@ pub(crate) enum LaneTarget {
 
 /// A lane that serves a class of operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RankedLane {
+pub struct RankedLane {
     /// The local module, or the emulation.
-    pub(crate) via: LaneTarget,
+    pub via: LaneTarget,
     /// The memory that the lane serves; not used for messages.
-    pub(crate) serves: Serves,
+    pub serves: Serves,
     /// The length up to which puts and gets use messages instead; see [`Lanes::choose_small`].
-    pub(crate) small: usize,
+    pub small: usize,
     /// The reason for the lane's position.
-    pub(crate) because: String,
+    pub because: String,
 }
 
 /// The lanes of a pair; each list begins with the first choice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Lanes {
+pub struct Lanes {
     /// The lanes for messages; empty: the peer cannot be reached.
-    pub(crate) message: Vec<RankedLane>,
+    pub message: Vec<RankedLane>,
     /// The lanes for put and get.
-    pub(crate) rma: Vec<RankedLane>,
+    pub rma: Vec<RankedLane>,
     /// The lanes for atomics.
-    pub(crate) atomic: Vec<RankedLane>,
+    pub atomic: Vec<RankedLane>,
     /// The records of the modules that cannot reach this peer, and of those chosen for it.
-    pub(crate) records: Vec<Record>,
+    pub records: Vec<Record>,
 }
 
 impl Lanes {
     /// Returns the lanes of a role; none for connections.
-    pub(crate) fn of(&self, role: Role) -> &[RankedLane] {
+    pub fn of(&self, role: Role) -> &[RankedLane] {
         match role {
             Role::Message => &self.message,
             Role::Rma => &self.rma,
@@ -88,7 +88,7 @@ impl Lanes {
 impl Lanes {
     /// Describes the composed lanes besides messages: `RMA verbs:rxe0/rc, atomic emulated, connect verbs:rxe0/ud`. Adds a record
     /// for each connection module. `wired` holds local modules, each with the module that forms its connections with this peer.
-    pub(crate) fn compose(&mut self, peer: &str, wired: &[(ModuleRef, ModuleRef)]) -> String {
+    pub fn compose(&mut self, peer: &str, wired: &[(ModuleRef, ModuleRef)]) -> String {
         let mut used: Vec<ModuleRef> = in_use(&self.message);
         let mut parts = Vec::new();
         for role in [Role::Rma, Role::Atomic] {
@@ -143,7 +143,7 @@ fn in_use(lanes: &[RankedLane]) -> Vec<ModuleRef> {
 
 /// Builds the lanes to a peer. `reach` takes a local module and a peer's module of the same name, and returns the reason if the
 /// peer's module is unreachable.
-pub(crate) fn lanes(
+pub fn lanes(
     peer: &str,
     composition: &Composition,
     theirs: &[PeerModule],

@@ -3,28 +3,26 @@
 //! The rules in order: the preference in the user's lists; priority (set by the user, otherwise the module's own); cost for the
 //! role's class of operation; name. Every comparison returns the deciding rule, because the report shows it to the operator.
 
+use crate::{Error, Status};
 use std::cmp::Ordering;
 use std::fmt;
-
 use tieline_plugin_api::abi::{Cost, ModuleAttr};
-use tieline_plugin_api::{Status, caps, connects, cost_class, role};
-
-use crate::Error;
+use tieline_plugin_api::{caps, connects, cost_class, role};
 
 /// A module by its full name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct ModuleRef {
+pub struct ModuleRef {
     /// The provider: `verbs`.
-    pub(crate) provider: String,
+    pub provider: String,
     /// The domain: `verbs:mlx5_0`.
-    pub(crate) domain: String,
+    pub domain: String,
     /// The module: `rc`.
-    pub(crate) module: String,
+    pub module: String,
 }
 
 impl ModuleRef {
     /// Makes the name of the module `domain/module` of a provider.
-    pub(crate) fn new(
+    pub fn new(
         provider: impl Into<String>,
         domain: impl Into<String>,
         module: impl Into<String>,
@@ -41,19 +39,19 @@ impl fmt::Display for ModuleRef {
 
 /// A module's attributes on which the choice depends.
 #[derive(Clone, Debug)]
-pub(crate) struct ModuleFacts {
+pub struct ModuleFacts {
     /// Whether the module is opened through the connector table: it forms connections and carries no data.
-    pub(crate) connection_only: bool,
+    pub connection_only: bool,
     /// Whether the module needs an exchange of endpoint addresses, which another module carries.
-    pub(crate) connects_to_endpoint: bool,
+    pub connects_to_endpoint: bool,
     /// The capabilities, as bits of [`caps`].
-    pub(crate) caps: u64,
+    pub caps: u64,
     /// Whether at least one atomic returns the previous value.
-    pub(crate) fetching_atomics: bool,
+    pub fetching_atomics: bool,
     /// The priority that the module states.
-    pub(crate) priority: i32,
+    pub priority: i32,
     /// The costs, by [`cost_class`].
-    pub(crate) cost: [Cost; cost_class::COUNT],
+    pub cost: [Cost; cost_class::COUNT],
 }
 
 impl From<&ModuleAttr> for ModuleFacts {
@@ -72,29 +70,33 @@ impl From<&ModuleAttr> for ModuleFacts {
 
 impl ModuleFacts {
     /// Checks whether the module carries messages that are copied before the call returns, as an exchange of addresses requires.
-    pub(crate) fn carries_small_messages(&self) -> bool {
+    pub fn carries_small_messages(&self) -> bool {
         self.caps & (caps::AM_SHORT | caps::AM_PACKED) != 0
     }
 }
 
 /// The role for which a module is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Role {
+pub enum Role {
+    /// Messages.
     Message,
+    /// Put and get.
     Rma,
+    /// Atomics.
     Atomic,
+    /// The forming of connections for modules that cannot do it themselves.
     Connection,
 }
 
 /// The missing capability of a module whose completions do not imply arrival at the target.
-pub(crate) const NO_ARRIVAL: &str = "completion at the target (REMOTE_COMPLETION)";
+pub const NO_ARRIVAL: &str = "completion at the target (REMOTE_COMPLETION)";
 
 impl Role {
     /// The roles that move data.
-    pub(crate) const DATA: [Role; 3] = [Role::Message, Role::Rma, Role::Atomic];
+    pub const DATA: [Role; 3] = [Role::Message, Role::Rma, Role::Atomic];
 
     /// Returns the role's name in records.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Role::Message => "message",
             Role::Rma => "RMA",
@@ -104,7 +106,7 @@ impl Role {
     }
 
     /// Returns the capability that a data-path module lacks for the role.
-    pub(crate) fn lacks(self, facts: &ModuleFacts) -> Option<&'static str> {
+    pub fn lacks(self, facts: &ModuleFacts) -> Option<&'static str> {
         let has = |bits: u64| facts.caps & bits != 0;
         match self {
             Role::Message if !facts.carries_small_messages() => Some("messages"),
@@ -144,7 +146,7 @@ impl Role {
 }
 
 /// Returns the time for an operation of `size` bytes, in ns. An invalid cost counts as infinitely slow.
-pub(crate) fn cost_ns(cost: &Cost, size: usize) -> f64 {
+pub fn cost_ns(cost: &Cost, size: usize) -> f64 {
     let on_the_wire =
         if cost.bytes_per_second > 0.0 { size as f64 / cost.bytes_per_second * 1e9 } else { 0.0 };
     let total = cost.overhead_ns + cost.latency_ns + on_the_wire;
@@ -153,22 +155,22 @@ pub(crate) fn cost_ns(cost: &Cost, size: usize) -> f64 {
 
 /// A module with all ranking criteria.
 #[derive(Clone, Debug)]
-pub(crate) struct Ranked {
+pub struct Ranked {
     /// The module's name.
-    pub(crate) at: ModuleRef,
+    pub at: ModuleRef,
     /// The module's attributes.
-    pub(crate) facts: ModuleFacts,
+    pub facts: ModuleFacts,
     /// The effective priority.
-    pub(crate) priority: i32,
+    pub priority: i32,
     /// The variable that set the priority; `None`: the module stated it.
-    pub(crate) priority_by: Option<String>,
+    pub priority_by: Option<String>,
     /// The module's positions in the user's lists, each with the name of the list; lower is better.
-    pub(crate) preference: [(usize, &'static str); 3],
+    pub preference: [(usize, &'static str); 3],
 }
 
 impl Ranked {
     /// Formats the priority: `priority 40`, with the variable if one set it.
-    pub(crate) fn priority_text(&self) -> String {
+    pub fn priority_text(&self) -> String {
         match &self.priority_by {
             Some(by) => format!("priority {} by {by}", self.priority),
             None => format!("priority {}", self.priority),
@@ -177,7 +179,7 @@ impl Ranked {
 }
 
 /// Compares two modules for a role; `Less` is better. The second value is the reason, as text.
-pub(crate) fn compare(a: &Ranked, b: &Ranked, role: Role) -> (Ordering, String) {
+pub fn compare(a: &Ranked, b: &Ranked, role: Role) -> (Ordering, String) {
     for (mine, theirs) in a.preference.iter().zip(&b.preference) {
         let order = mine.0.cmp(&theirs.0);
         if order != Ordering::Equal {
@@ -202,7 +204,7 @@ pub(crate) fn compare(a: &Ranked, b: &Ranked, role: Role) -> (Ordering, String) 
 }
 
 /// Formats a time: `310 ns`, `12.4 us`.
-pub(crate) fn time(ns: f64) -> String {
+pub fn time(ns: f64) -> String {
     match ns {
         n if n.is_infinite() => "no stated time".into(),
         n if n < 10_000.0 => format!("{n:.0} ns"),
@@ -217,7 +219,7 @@ pub(crate) fn time(ns: f64) -> String {
 ///
 /// # Errors
 /// [`Status::Unreachable`], with the schemes of each side.
-pub(crate) fn agree<S: AsRef<str>, T: AsRef<str>>(
+pub fn agree<S: AsRef<str>, T: AsRef<str>>(
     local: &[(S, i32)],
     remote: &[(T, i32)],
 ) -> Result<String, Error> {

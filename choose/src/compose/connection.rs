@@ -15,7 +15,7 @@ use tieline_plugin_api::caps;
 
 use super::{Composition, Contender, LeftOut, Path, Policy, Preferences, Role, compare};
 use crate::rank::{ModuleRef, Ranked};
-use crate::select::Selection;
+use tieline_config::select::Selection;
 
 /// The ranks of modules of the path's own domain, before or after the modules that `TIELINE_CONNECT` names.
 const OWN_FIRST: i32 = 300;
@@ -26,19 +26,19 @@ const PLACES: usize = 99;
 
 /// A module that can form a path's connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Connection {
+pub struct Connection {
     /// The name of the connection module.
-    pub(crate) at: ModuleRef,
+    pub at: ModuleRef,
     /// A module of higher rank is preferred; the scale is the same on every host.
-    pub(crate) rank: i32,
+    pub rank: i32,
     /// The reason for the module's position in the list.
-    pub(crate) because: String,
+    pub because: String,
     /// The part of `because` that deviates from the usual case; the report shows it with the path.
-    pub(crate) remark: String,
+    pub remark: String,
 }
 
 /// Returns the name that both sides use for a connection module, independent of device names: `tcp-connect/stream`.
-pub(crate) fn scheme(at: &ModuleRef) -> String {
+pub fn scheme(at: &ModuleRef) -> String {
     format!("{}/{}", at.provider, at.module)
 }
 
@@ -49,7 +49,7 @@ pub(super) fn names_of(at: &ModuleRef) -> [String; 3] {
 
 impl Composition {
     /// Returns the open modules that can form connections for a domain, best first, as advertised to peers.
-    pub(crate) fn schemes<'a>(&'a self, domain: &str) -> impl Iterator<Item = &'a Connection> {
+    pub fn schemes<'a>(&'a self, domain: &str) -> impl Iterator<Item = &'a Connection> {
         let in_use = |at: &ModuleRef| self.usable().any(|path| !path.roles(at).is_empty());
         let path = self.usable().find(|path| path.domain == domain);
         let ways = path.map_or(&[][..], |path| &path.connections);

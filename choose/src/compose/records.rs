@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::{Contender, LeftOut, Path, Preferences, Role, compare, connection};
-use crate::explain::{Record, Verdict};
 use crate::rank::{ModuleRef, NO_ARRIVAL, Ranked};
+use tieline_explain::{Record, Verdict};
 
 /// Explains every contender. Also returns the connection-only modules that no path needs.
 pub(super) fn explain(
@@ -120,7 +120,7 @@ fn why_best(ranked: &Ranked, role: Role, contenders: &[Contender]) -> String {
 }
 
 /// The text for a module whose path is disabled; the record of the path contains the reason.
-pub(crate) const PATH_IS_DISABLED: &str = "its path is disabled";
+pub const PATH_IS_DISABLED: &str = "its path is disabled";
 
 /// Returns the reason that an admissible data-path module is not used.
 fn lost(ranked: &Ranked, path: Option<&Path>, contenders: &[Contender]) -> Vec<Verdict> {

@@ -7,8 +7,8 @@
 
 use super::{LaneTarget, Lanes, about};
 use crate::compose::Composition;
-use crate::explain::Verdict;
 use crate::rank::{ModuleFacts, Role, cost_ns, time};
+use tieline_explain::Verdict;
 use tieline_plugin_api::abi::Cost;
 use tieline_plugin_api::caps;
 use tieline_plugin_api::cost_class::{BULK_MESSAGE, SMALL_MESSAGE, SMALL_RMA};
@@ -45,7 +45,7 @@ fn longest(message: &ModuleFacts, memory: &ModuleFacts) -> usize {
 impl Lanes {
     /// Sets which operations to a peer that makes progress continuously use messages instead of a lane to memory, and records the
     /// reason.
-    pub(crate) fn choose_small(&mut self, peer: &str, composition: &Composition) {
+    pub fn choose_small(&mut self, peer: &str, composition: &Composition) {
         let module = |via: &LaneTarget| match via {
             LaneTarget::Module(at, _) => composition.ranked(at),
             LaneTarget::Messages => None,

@@ -1,9 +1,7 @@
 //! Compositions as `tieline info --why` shows them, and the agreement of two sides with different settings.
 
 use super::*;
-use crate::compose::out_of_band_candidate;
 use crate::rank::agree;
-use crate::report::composed;
 
 /// Composes like [`compose`], with a per-domain replacement of `TIELINE_CONNECT`.
 fn composed_with(candidates: &[FoundModule], set: &[(&str, &str)]) -> Composition {
@@ -21,7 +19,7 @@ fn composed_with(candidates: &[FoundModule], set: &[(&str, &str)]) -> Compositio
 
 fn line(composition: &Composition, domain: &str) -> String {
     let path = composition.paths.iter().find(|path| path.domain == domain);
-    composed::composed_line(path.expect("the domain has a path"), composition)
+    composed_line(path.expect("the domain has a path"), composition)
 }
 
 /// Moves a module to the domain `verbs:rxe0`.

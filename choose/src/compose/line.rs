@@ -5,7 +5,7 @@ use crate::rank::{ModuleRef, Role};
 
 /// Formats the path that was composed for a domain. Modules appear with their names within the domain. If the choice of the
 /// connection module is unusual, the reason is appended.
-pub(crate) fn composed_line(path: &Path, composition: &Composition) -> String {
+pub fn composed_line(path: &Path, composition: &Composition) -> String {
     let mut parts = Vec::new();
     for role in Role::DATA {
         let emulated = match role {

@@ -15,6 +15,7 @@
 //! slots.
 
 mod connection;
+mod line;
 mod out_of_band;
 mod records;
 
@@ -23,35 +24,37 @@ use std::collections::BTreeMap;
 use tieline_plugin_api::caps;
 
 use crate::Error;
-use crate::config::{Config, vars};
-use crate::explain::{Record, Verdict};
 use crate::rank::{ModuleFacts, ModuleRef, Ranked, Role, compare};
-use crate::select::Selection;
+use tieline_config::select::Selection;
+use tieline_config::{Config, vars};
+use tieline_explain::{Record, Verdict};
 
-pub(crate) use connection::{Connection, scheme};
-pub(crate) use out_of_band::{OUT_OF_BAND, out_of_band, out_of_band_candidate};
-pub(crate) use records::PATH_IS_DISABLED;
+pub use connection::{Connection, scheme};
+pub use line::composed_line;
+pub use out_of_band::{out_of_band, out_of_band_candidate};
+pub use records::PATH_IS_DISABLED;
+pub use tieline_plugin_api::OUT_OF_BAND;
 
 /// A module that the registry found, with the facts that only the registry knows.
 #[derive(Clone, Debug)]
-pub(crate) struct FoundModule {
+pub struct FoundModule {
     /// The module's name.
-    pub(crate) at: ModuleRef,
+    pub at: ModuleRef,
     /// The module's attributes.
-    pub(crate) facts: ModuleFacts,
+    pub facts: ModuleFacts,
     /// The position of the module's provider in `TIELINE_PROVIDERS`.
-    pub(crate) provider_preference: usize,
+    pub provider_preference: usize,
     /// Whether `TIELINE_PROVIDERS` contains the provider's exact name, rather than a glob that matches it.
-    pub(crate) provider_asked_for: bool,
+    pub provider_asked_for: bool,
     /// The priority that the user set, and the variable that sets it: [`Config::priority`].
-    pub(crate) priority: Option<(i32, String)>,
+    pub priority: Option<(i32, String)>,
     /// The list that replaces `TIELINE_CONNECT` in the module's domain: [`Config::connect_of`].
-    pub(crate) connect: Option<Selection>,
+    pub connect: Option<Selection>,
 }
 
 /// The preferred source of a connection module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Policy {
+pub enum Policy {
     /// A module of the same domain; `TIELINE_CONNECT` in domains that have no such module.
     Fallback,
     /// A module that `TIELINE_CONNECT` names; a module of the same domain if no named one is possible.
@@ -60,17 +63,17 @@ pub(crate) enum Policy {
 
 /// The user's selection.
 #[derive(Clone, Debug)]
-pub(crate) struct Preferences {
+pub struct Preferences {
     /// The domains that may carry data (`TIELINE_DOMAINS`).
-    pub(crate) domains: Selection,
+    pub domains: Selection,
     /// The modules that may carry data (`TIELINE_MODULES`).
-    pub(crate) modules: Selection,
+    pub modules: Selection,
     /// The modules that may form connections (`TIELINE_CONNECT`).
-    pub(crate) connect: Selection,
+    pub connect: Selection,
     /// The preferred source of connection modules (`TIELINE_CONNECT_POLICY`).
-    pub(crate) policy: Policy,
+    pub policy: Policy,
     /// Whether atomics of devices may be used (`TIELINE_ATOMICS=device`).
-    pub(crate) device_atomics: bool,
+    pub device_atomics: bool,
 }
 
 impl Preferences {
@@ -78,7 +81,7 @@ impl Preferences {
     ///
     /// # Errors
     /// An error if a list or a policy cannot be parsed.
-    pub(crate) fn from_config(config: &Config) -> Result<Preferences, Error> {
+    pub fn from_config(config: &Config) -> Result<Preferences, Error> {
         Ok(Preferences {
             domains: config.selection(vars::DOMAINS)?,
             modules: config.selection(vars::MODULES)?,
@@ -94,41 +97,41 @@ impl Preferences {
 
 /// The path that the core composed for one domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Path {
+pub struct Path {
     /// The domain.
-    pub(crate) domain: String,
+    pub domain: String,
     /// The provider of the domain.
-    pub(crate) provider: String,
+    pub provider: String,
     /// The module that carries messages.
-    pub(crate) message: Option<ModuleRef>,
+    pub message: Option<ModuleRef>,
     /// The module that executes put and get.
-    pub(crate) rma: Option<ModuleRef>,
+    pub rma: Option<ModuleRef>,
     /// The module that executes atomics.
-    pub(crate) atomic: Option<ModuleRef>,
+    pub atomic: Option<ModuleRef>,
     /// The modules that can form connections: the path uses the first one, and the others serve peers that lack it. The list is
     /// empty if no module of the path needs a connection module, or if the path is disabled because no connection module exists.
-    pub(crate) connections: Vec<Connection>,
+    pub connections: Vec<Connection>,
     /// The module that carries messages to peers to which the message module has no connection: the first of `connections`, if it
     /// belongs to this domain.
-    pub(crate) reserve: Option<ModuleRef>,
+    pub reserve: Option<ModuleRef>,
     /// The reason that the path cannot be used.
-    pub(crate) disabled: Option<String>,
+    pub disabled: Option<String>,
     /// The operations that the core emulates over this path's messages.
-    pub(crate) emulated: Emulated,
+    pub emulated: Emulated,
 }
 
 /// The operations that use messages because no module of the domain supports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Emulated {
+pub struct Emulated {
     /// Whether put and get are emulated.
-    pub(crate) rma: bool,
+    pub rma: bool,
     /// Whether atomics are emulated.
-    pub(crate) atomic: bool,
+    pub atomic: bool,
 }
 
 impl Path {
     /// Returns the module chosen for a role.
-    pub(crate) fn module(&self, role: Role) -> Option<&ModuleRef> {
+    pub fn module(&self, role: Role) -> Option<&ModuleRef> {
         match role {
             Role::Message => self.message.as_ref(),
             Role::Rma => self.rma.as_ref(),
@@ -138,18 +141,18 @@ impl Path {
     }
 
     /// Returns the modules that serve peers in a role, the chosen one first.
-    pub(crate) fn serving(&self, role: Role) -> impl Iterator<Item = &ModuleRef> {
+    pub fn serving(&self, role: Role) -> impl Iterator<Item = &ModuleRef> {
         let reserve = self.reserve.as_ref().filter(|_| role == Role::Message);
         self.module(role).into_iter().chain(reserve)
     }
 
     /// Returns the connection module.
-    pub(crate) fn connection(&self) -> Option<&Connection> {
+    pub fn connection(&self) -> Option<&Connection> {
         self.connections.first()
     }
 
     /// Returns the roles for which the path uses a module.
-    pub(crate) fn roles(&self, at: &ModuleRef) -> Vec<Role> {
+    pub fn roles(&self, at: &ModuleRef) -> Vec<Role> {
         let all = [Role::Message, Role::Rma, Role::Atomic, Role::Connection];
         all.into_iter().filter(|role| self.module(*role) == Some(at)).collect()
     }
@@ -157,28 +160,27 @@ impl Path {
 
 /// The paths, the reasons for them, and the modules that can be closed again.
 #[derive(Clone, Debug)]
-pub(crate) struct Composition {
+pub struct Composition {
     /// The paths, one per domain that is kept for data, in order of preference.
-    pub(crate) paths: Vec<Path>,
+    pub paths: Vec<Path>,
     /// Every module with its ranking criteria.
-    pub(crate) modules: Vec<Ranked>,
+    pub modules: Vec<Ranked>,
     /// The records, at least one for every candidate.
-    pub(crate) records: Vec<Record>,
+    pub records: Vec<Record>,
     /// The connection-only modules that no path needs; the context closes them before addresses are published.
-    #[allow(dead_code)] // never opened: the report lists them as not needed
-    pub(crate) not_needed: Vec<ModuleRef>,
+    pub not_needed: Vec<ModuleRef>,
     /// The lists that replace `TIELINE_CONNECT` in some domains.
     connect_lists: Vec<Selection>,
 }
 
 impl Composition {
     /// Returns a module by its name.
-    pub(crate) fn ranked(&self, at: &ModuleRef) -> Option<&Ranked> {
+    pub fn ranked(&self, at: &ModuleRef) -> Option<&Ranked> {
         self.modules.iter().find(|ranked| ranked.at == *at)
     }
 
     /// Returns the module whose device executes all atomics on this process's memory, if `TIELINE_ATOMICS=device` is set.
-    pub(crate) fn device_for_atomics(&self) -> Option<&ModuleRef> {
+    pub fn device_for_atomics(&self) -> Option<&ModuleRef> {
         let by_device = |at: &&ModuleRef| {
             self.ranked(at).is_some_and(|ranked| ranked.facts.caps & caps::DEVICE_ATOMICS != 0)
         };
@@ -186,7 +188,7 @@ impl Composition {
     }
 
     /// Returns the paths that can be used.
-    pub(crate) fn usable(&self) -> impl Iterator<Item = &Path> {
+    pub fn usable(&self) -> impl Iterator<Item = &Path> {
         self.paths.iter().filter(|path| path.disabled.is_none())
     }
 
@@ -194,7 +196,7 @@ impl Composition {
     ///
     /// # Errors
     /// An error with the first missing name, and the reason from its record.
-    pub(crate) fn check_required(&self, preferences: &Preferences) -> Result<(), Error> {
+    pub fn check_required(&self, preferences: &Preferences) -> Result<(), Error> {
         let reason = |name: &str| {
             let about = |r: &&Record| {
                 let subject = r.subject();
@@ -255,7 +257,7 @@ impl Contender {
 }
 
 /// Composes the paths of all domains.
-pub(crate) fn compose(candidates: &[FoundModule], preferences: &Preferences) -> Composition {
+pub fn compose(candidates: &[FoundModule], preferences: &Preferences) -> Composition {
     let lists: Vec<&Selection> = candidates.iter().filter_map(|c| c.connect.as_ref()).collect();
     let asks_to_connect = |at: &ModuleRef| {
         let mut lists = lists.iter().copied().chain([&preferences.connect]);

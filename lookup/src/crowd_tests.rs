@@ -1,13 +1,15 @@
 //! Tests of lookups by a name at a process whose listener gets many connections from strangers.
 
-use super::tests::{WORKER, address_of, loopback};
-use super::*;
+use crate::listener::NameService;
+use crate::lookup::Lookup;
+use crate::tests::{WORKER, address_of, loopback, parse};
 use crowd::{Crowd, percentile_95, size, ways};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tieline_net::Settings;
 
-#[path = "../../../net/src/crowd.rs"]
+#[path = "../../net/src/crowd.rs"]
 mod crowd;
 
 /// The interval between two polls, of the responder and of the requester.
@@ -15,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 #[test]
 fn a_name_is_looked_up_through_a_crowd_that_drips_and_comes_back() {
-    crate::sys::raise_descriptors();
+    crowd::raise_descriptors();
     let (count, honest) = size();
     for (how_said, how, bound) in ways(count) {
         let settings = Settings { expected: 0, ..loopback("of this job") };
@@ -34,15 +36,15 @@ fn a_name_is_looked_up_through_a_crowd_that_drips_and_comes_back() {
             let one = |_| {
                 let begun = Instant::now();
                 let deadline = begun + Duration::from_secs(60);
-                let mut asking = Asking::start(&name, &settings, deadline).unwrap();
+                let mut lookup = Lookup::start(&name, &settings, deadline).unwrap();
                 let answer = loop {
-                    if let Some(answer) = asking.advance(Instant::now()) {
+                    if let Some(answer) = lookup.advance(Instant::now(), parse) {
                         break answer;
                     }
                     std::thread::park_timeout(PAUSE);
                 };
                 stop.store(answer.is_err(), Ordering::Relaxed);
-                assert_eq!(answer.unwrap().entry.worker, WORKER);
+                assert_eq!(answer.unwrap(), address_of(WORKER));
                 begun.elapsed()
             };
             let mut took: Vec<Duration> = (0..honest).map(one).collect();

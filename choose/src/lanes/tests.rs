@@ -2,8 +2,8 @@ mod one_host;
 
 use super::*;
 use crate::compose::{FoundModule, Preferences, compose};
-use crate::config::Config;
 use crate::rank::ModuleFacts;
+use tieline_config::Config;
 use tieline_plugin_api::{abi::Cost, cost_class};
 
 fn module(provider: &str, module: &str, caps: u64, priority: i32) -> FoundModule {

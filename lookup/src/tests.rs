@@ -1,7 +1,12 @@
-use super::*;
-use crate::address::{Location, MESSAGES, WorkerEntry};
+//! Tests of names, of the listener that answers for them, and of lookups.
+
+use crate::listener::{NameService, settings};
+use crate::lookup::{Lookup, MOST, whole};
+use crate::name::{FORMAT, HEAD, V4, WorkerName};
+use crate::{Error, Status};
 use proptest::prelude::*;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tieline_net::{Contact, ListenAddress, Settings};
 
 pub(super) const WORKER: [u8; 16] = [7; 16];
 
@@ -20,18 +25,16 @@ fn listed(name: &WorkerName) -> Vec<String> {
     name.addresses().iter().map(|at| format!("{} {}", at.ip, at.port)).collect()
 }
 
+/// Returns what stands for an address in these tests: a mark, the worker's id, and more.
 pub(super) fn address_of(worker: [u8; 16]) -> Vec<u8> {
-    let entry = WorkerEntry { worker, ..WorkerEntry::default() };
-    WorkerAddress {
-        context: [5; 16],
-        messages: MESSAGES,
-        location: Location::here(),
-        entry,
-        service: None,
-        polls_often: false,
-    }
-    .pack()
-    .unwrap()
+    [&b"at"[..], &worker, &[8; 300]].concat()
+}
+
+/// Reads such an address.
+pub(super) fn parse(bytes: &[u8]) -> Result<([u8; 16], Vec<u8>), Error> {
+    let id = bytes.strip_prefix(b"at").and_then(|rest| rest.first_chunk::<16>());
+    let id = id.ok_or_else(|| Error::from_status(Status::BadData))?;
+    Ok((*id, bytes.to_vec()))
 }
 
 pub(super) fn loopback(secret: &str) -> Settings {
@@ -39,17 +42,13 @@ pub(super) fn loopback(secret: &str) -> Settings {
 }
 
 /// Requests an address until there is an answer, while the responder is polled.
-fn ask(
-    service: &NameService,
-    name: &WorkerName,
-    settings: &Settings,
-) -> Result<WorkerAddress, Error> {
+fn ask(service: &NameService, name: &WorkerName, settings: &Settings) -> Result<Vec<u8>, Error> {
     let deadline = Instant::now() + Duration::from_secs(60);
-    let mut asking = Asking::start(name, settings, deadline)?;
+    let mut lookup = Lookup::start(name, settings, deadline)?;
     loop {
         service.poll(|| None);
-        if let Some(answer) = asking.advance(Instant::now()) {
-            assert!(asking.advance(Instant::now()).is_none(), "it answers once");
+        if let Some(answer) = lookup.advance(Instant::now(), parse) {
+            assert!(lookup.advance(Instant::now(), parse).is_none(), "it answers once");
             return answer;
         }
         std::thread::yield_now();
@@ -104,11 +103,11 @@ fn name_resolves_to_address_and_lookup_leaves_nothing() {
     let name = service.publish(&WORKER, address_of(WORKER));
     for _ in 0..3 {
         let address = ask(&service, &name, &settings).unwrap();
-        assert_eq!(address.pack().unwrap(), address_of(WORKER));
+        assert_eq!(address, address_of(WORKER));
     }
     assert_eq!(service.mailbox.hub().counters().accepted, 3);
     let other = service.publish(&[9; 16], address_of([9; 16]));
-    assert_eq!(ask(&service, &other, &settings).unwrap().entry.worker, [9; 16]);
+    assert_eq!(ask(&service, &other, &settings).unwrap(), address_of([9; 16]));
     assert!(!service.forget(&WORKER), "another one is there");
     let gone = ask(&service, &name, &settings).unwrap_err();
     assert_eq!(gone.status(), Status::PeerFailed);
@@ -168,15 +167,15 @@ fn lookup_returns_current_address_of_worker() {
     let service = NameService::open(&settings).unwrap();
     let name = service.publish(&WORKER, vec![1; 100]);
     let deadline = Instant::now() + Duration::from_secs(60);
-    let mut asking = Asking::start(&name, &settings, deadline).unwrap();
+    let mut lookup = Lookup::start(&name, &settings, deadline).unwrap();
     let told = loop {
         service.poll(|| Some((WORKER, address_of(WORKER))));
-        if let Some(answer) = asking.advance(Instant::now()) {
+        if let Some(answer) = lookup.advance(Instant::now(), parse) {
             break answer.unwrap();
         }
         std::thread::yield_now();
     };
-    assert_eq!(told.pack().unwrap(), address_of(WORKER));
+    assert_eq!(told, address_of(WORKER));
 }
 
 #[test]
@@ -186,9 +185,9 @@ fn a_listener_that_is_gone_is_named_with_its_address() {
     let name = service.publish(&WORKER, address_of(WORKER));
     drop(service);
     let deadline = Instant::now() + Duration::from_secs(60);
-    let mut asking = Asking::start(&name, &settings, deadline).unwrap();
+    let mut lookup = Lookup::start(&name, &settings, deadline).unwrap();
     let refused = loop {
-        if let Some(answer) = asking.advance(Instant::now()) {
+        if let Some(answer) = lookup.advance(Instant::now(), parse) {
             break answer.unwrap_err();
         }
         std::thread::yield_now();

@@ -6,32 +6,31 @@
 //! thread adds the same for its service worker, which executes peers' memory operations while the application computes. The
 //! worker's promises are at the end.
 
-use crate::Error;
-use crate::wire::{Format, Reader, Writer, seal};
+use crate::{Error, Status};
 use std::sync::OnceLock;
 use tieline_explain::is_plain;
-use tieline_plugin_api::Status;
 use tieline_plugin_api::process::PerProcess;
+use tieline_wireup::wire::{Format, Reader, Writer, seal};
 
-pub(crate) const FORMAT: Format =
-    Format { magic: *b"TLA", name: "worker address", major: 1, minor: 1 };
+/// The format of a worker's address.
+pub const FORMAT: Format = Format { magic: *b"TLA", name: "worker address", major: 1, minor: 1 };
 /// The minor version that added the worker's promises.
 const PROMISES: u8 = 1;
 /// A promise: the worker makes progress continuously.
 const POLLS_OFTEN: u8 = 1;
 /// The version of the library's own messages (`emulate::id`) that this worker speaks, major and minor. The address carries the
 /// version, so messages do not: both sides have each other's address before they exchange messages.
-pub(crate) const MESSAGES: (u8, u8) = (1, 4);
+pub const MESSAGES: (u8, u8) = (1, 4);
 /// The minor version that added notifications of puts.
-pub(crate) const NOTIFICATIONS: u8 = 1;
+pub const NOTIFICATIONS: u8 = 1;
 /// The minor version that added rendezvous messages (announcements).
-pub(crate) const ANNOUNCEMENTS: u8 = 2;
+pub const ANNOUNCEMENTS: u8 = 2;
 /// The minor version that added key handles.
-pub(crate) const HANDLES: u8 = 3;
+pub const HANDLES: u8 = 3;
 /// The minor version that added the report of an exit with unsent operations.
-pub(crate) const EXITS: u8 = 4;
+pub const EXITS: u8 = 4;
 /// The priority of a candidate that only forms connections: its owner does not allow data on it.
-pub(crate) const CONNECTS_ONLY: i32 = i32::MIN;
+pub const CONNECTS_ONLY: i32 = i32::MIN;
 const MAX_CANDIDATES: usize = 64;
 const MAX_SCHEMES: usize = 64;
 /// The maximum length of a host name, which is only displayed: a longer name is truncated.
@@ -39,28 +38,34 @@ const MAX_HOST: usize = 63;
 
 /// One route to a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Candidate {
-    pub(crate) provider: String,
-    pub(crate) domain: String,
-    pub(crate) module: String,
-    pub(crate) priority: i32,
-    pub(crate) address: Vec<u8>,
+pub struct Candidate {
+    /// The provider's name.
+    pub provider: String,
+    /// The domain's name.
+    pub domain: String,
+    /// The module's name.
+    pub module: String,
+    /// The priority of the module for its owner.
+    pub priority: i32,
+    /// The address, which the module's provider understands.
+    pub address: Vec<u8>,
 }
 
 /// One method of forming connections with a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Scheme {
+pub struct Scheme {
     /// The scheme's name, independent of the device names of either side: `tcp-connect/stream`, `verbs/ud`.
-    pub(crate) name: String,
-    pub(crate) via: Via,
+    pub name: String,
+    /// The carrier of its datagrams.
+    pub via: Via,
     /// The candidates whose connections the scheme can form: index of the candidate, and the scheme's rank for that candidate.
     /// Different domains may be connected by different schemes.
-    pub(crate) serves: Vec<(u8, i32)>,
+    pub serves: Vec<(u8, i32)>,
 }
 
 impl Scheme {
     /// Returns the scheme's rank for a candidate, if the scheme serves that candidate.
-    pub(crate) fn rank(&self, candidate: usize) -> Option<i32> {
+    pub fn rank(&self, candidate: usize) -> Option<i32> {
         let of = |(at, rank): &(u8, i32)| (usize::from(*at) == candidate).then_some(*rank);
         self.serves.iter().find_map(of)
     }
@@ -68,7 +73,7 @@ impl Scheme {
 
 /// The carrier of a scheme's datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Via {
+pub enum Via {
     /// A connector with this address.
     Connector(Vec<u8>),
     /// The messages of the candidate with this index.
@@ -77,41 +82,54 @@ pub(crate) enum Via {
 
 /// The routes to a worker, without its process.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub(crate) struct WorkerEntry {
-    pub(crate) worker: [u8; 16],
-    pub(crate) candidates: Vec<Candidate>,
-    pub(crate) schemes: Vec<Scheme>,
+pub struct WorkerEntry {
+    /// The worker's id.
+    pub worker: [u8; 16],
+    /// The modules that reach the worker.
+    pub candidates: Vec<Candidate>,
+    /// The methods by which connections are formed.
+    pub schemes: Vec<Scheme>,
 }
 
 /// The host and process of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Location {
-    pub(crate) boot_id: [u8; 16],
-    pub(crate) pid_namespace: u64,
-    pub(crate) net_namespace: u64,
-    pub(crate) pid: u32,
+pub struct Location {
+    /// The id of the host since its last start.
+    pub boot_id: [u8; 16],
+    /// The namespace of process ids.
+    pub pid_namespace: u64,
+    /// The network namespace.
+    pub net_namespace: u64,
+    /// The process id in its namespace.
+    pub pid: u32,
     /// The name of the host.
-    pub(crate) host: String,
+    pub host: String,
 }
 
 /// A parsed worker address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WorkerAddress {
-    pub(crate) context: [u8; 16],
+pub struct WorkerAddress {
+    /// The id of the worker's context.
+    pub context: [u8; 16],
     /// The version of the internal messages that the worker speaks. The major version equals that of this library, otherwise
     /// parsing would have failed.
-    pub(crate) messages: (u8, u8),
-    pub(crate) location: Location,
-    pub(crate) entry: WorkerEntry,
+    pub messages: (u8, u8),
+    /// The host and process.
+    pub location: Location,
+    /// The routes to the worker.
+    pub entry: WorkerEntry,
     /// The service worker, if the context has a progress thread.
-    pub(crate) service: Option<WorkerEntry>,
+    pub service: Option<WorkerEntry>,
     /// Whether the worker promises to make progress continuously. An address without this field promises nothing.
-    pub(crate) polls_often: bool,
+    pub polls_often: bool,
 }
 
 impl WorkerAddress {
     /// Packs the address for a peer.
-    pub(crate) fn pack(&self) -> Result<Vec<u8>, Error> {
+    ///
+    /// # Errors
+    /// `TooLarge` for an address of a module or connector of 64 KiB or more.
+    pub fn pack(&self) -> Result<Vec<u8>, Error> {
         let mut w = FORMAT.begin();
         let location = &self.location;
         let _ = w.raw(&self.context).u8(self.messages.0).u8(self.messages.1).raw(&location.boot_id);
@@ -132,7 +150,10 @@ impl WorkerAddress {
     }
 
     /// Parses a peer's bytes. Every length is checked.
-    pub(crate) fn parse(bytes: &[u8]) -> Result<WorkerAddress, Error> {
+    ///
+    /// # Errors
+    /// `BadData` for bytes that are no address, `Unsupported` for another version of the format or of the core's messages.
+    pub fn parse(bytes: &[u8]) -> Result<WorkerAddress, Error> {
         let address = FORMAT.unseal(bytes, Self::parse_fields).map_err(|no| {
             Error::new(
                 no.status,
@@ -175,7 +196,7 @@ impl WorkerAddress {
     }
 
     /// Returns the address of the service worker alone.
-    pub(crate) fn service_address(&self) -> Option<WorkerAddress> {
+    pub fn service_address(&self) -> Option<WorkerAddress> {
         Some(WorkerAddress {
             context: self.context,
             messages: self.messages,
@@ -187,7 +208,7 @@ impl WorkerAddress {
     }
 
     /// Returns the peer's name for display: `process 4711`, with the host's name if the peer is on another host.
-    pub(crate) fn label(&self) -> String {
+    pub fn label(&self) -> String {
         static HERE: PerProcess<OnceLock<[u8; 16]>> = PerProcess::new();
         let Location { pid, host, boot_id, .. } = &self.location;
         if host.is_empty() || boot_id == HERE.get_or_init(boot_id_here) {
@@ -292,7 +313,7 @@ fn boot_id_here() -> [u8; 16] {
 
 impl Location {
     /// Returns the location of this process. A field that cannot be read is zero, and zero equals no other host's value.
-    pub(crate) fn here() -> Location {
+    pub fn here() -> Location {
         let inode = |name: &str| {
             use std::os::unix::fs::MetadataExt;
             std::fs::metadata(format!("/proc/self/ns/{name}")).map_or(0, |m| m.ino())
@@ -302,7 +323,7 @@ impl Location {
             boot_id: boot_id_here(),
             pid_namespace: inode("pid"),
             net_namespace: inode("net"),
-            pid: crate::sys::process_id(),
+            pid: std::process::id(),
             host: host.trim().chars().take(MAX_HOST).collect(),
         }
     }
