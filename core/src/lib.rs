@@ -35,7 +35,6 @@ mod exit;
 #[cfg(test)]
 mod golden_tests;
 mod interface;
-mod journal;
 mod lanes;
 pub mod live;
 mod mem;

@@ -6,7 +6,6 @@ use crate::builtin::linked;
 use crate::compose::{self, Composition, Preferences};
 use crate::config::{Config, Declared, ReportTo, vars};
 use crate::explain::{Record, Verdict};
-use crate::journal::Journal;
 use crate::mem::{DomainSlot, Memory};
 use crate::rank::{ModuleFacts, ModuleRef, Role, compare};
 use crate::registry::abi::objects::OpenDomain;
@@ -17,6 +16,7 @@ use crate::sys::ForkGuard;
 use crate::{Error, Status};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tieline_explain::Log;
+use tieline_explain::journal::Journal;
 use tieline_plugin_api::abi::{ModuleAttr, Set, fixed_str};
 use tieline_plugin_api::role;
 

@@ -1,8 +1,8 @@
 //! The private state with which a worker publishes its state.
 
-use crate::live::Page;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use tieline_explain::live::Page;
 
 /// The pause before the next text: this multiple of the time that the last text took, at most `LONGEST` ns. The last text may have
 /// taken long only because it was interrupted.

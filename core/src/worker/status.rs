@@ -4,13 +4,12 @@ use super::shown::Standing;
 use super::{Counters, Worker, WorkerState};
 use crate::endpoint::{EndpointState, short};
 use crate::interface::InterfaceSlot;
-use crate::live::{
-    InterfaceStatus, MOST_SHOWN, MOST_TEXT, Page, WorkerStatus, cut, now_ns, thread_id,
-};
 use crate::op::Id;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
+use tieline_explain::live::{Page, now_ns, thread_id};
+use tieline_explain::snapshot::{InterfaceStatus, MOST_SHOWN, WorkerStatus, cut};
 
 /// The minimum intervals between two published texts in ns: while the worker polls, and before sleeps.
 const POLLING: u64 = 100_000_000;
@@ -118,9 +117,7 @@ impl WorkerState {
     #[cold]
     fn show(&self, page: &Page, now: u64) {
         self.shown.written.set(now);
-        if let Some(text) = self.status(Some(MOST_SHOWN), now).fit(MOST_TEXT) {
-            let _ = page.write(&text, now);
-        }
+        page.show(self.status(Some(MOST_SHOWN), now), now);
         self.shown.took.set(now_ns().saturating_sub(now));
     }
 
@@ -154,22 +151,20 @@ impl WorkerState {
         let forming = self
             .forming(most.unwrap_or(usize::MAX), |circuit| standing(Standing::Circuit(circuit)));
         let ops = self.shared.ops.borrow();
-        let status = WorkerStatus {
-            worker: short(&self.shared.id),
-            service: self.shown.service,
-            thread: thread_id(),
-            polls: self.shown.polls.get(),
-            pending: ops.open_count(),
-            untaken: ops.untaken(),
-            owed: self.owed.len(),
-            peers: self.peers.borrow().len(),
-            endpoints,
-            more_endpoints,
-            forming,
-            interfaces: self.shared.interfaces.iter().map(interface).collect(),
-            counters: self.counted().named(),
-            ..WorkerStatus::default()
-        };
+        let mut status = WorkerStatus::default();
+        status.worker = short(&self.shared.id);
+        status.service = self.shown.service;
+        status.thread = thread_id();
+        status.polls = self.shown.polls.get();
+        status.pending = ops.open_count();
+        status.untaken = ops.untaken();
+        status.owed = self.owed.len();
+        status.peers = self.peers.borrow().len();
+        status.endpoints = endpoints;
+        status.more_endpoints = more_endpoints;
+        status.forming = forming;
+        status.interfaces = self.shared.interfaces.iter().map(interface).collect();
+        status.counters = self.counted().named();
         *self.shown.since.borrow_mut() = since;
         status
     }
@@ -220,29 +215,19 @@ impl Worker {
 impl Counters {
     /// Returns the counters that are not 0, by name.
     fn named(&self) -> BTreeMap<String, u64> {
-        // The pattern has no `..`, so that the compiler reports a new counter that is missing here.
-        let Counters {
-            unknown_ids,
-            malformed,
-            emulated,
-            assisted_chunks,
-            connections,
-            failed_connections,
-            wireup_retransmissions,
-            wireup_rejections,
-        } = *self;
-        let all = [
-            ("unknown_ids", unknown_ids),
-            ("malformed", malformed),
-            ("emulated", emulated),
-            ("assisted_chunks", assisted_chunks),
-            ("connections", connections),
-            ("failed_connections", failed_connections),
-            ("wireup_retransmissions", wireup_retransmissions),
-            ("wireup_rejections", wireup_rejections),
-        ];
-        let counted = all.into_iter().filter(|(_, n)| *n > 0);
-        counted.map(|(name, n)| (name.to_owned(), n)).collect()
+        tieline_explain::counted!(
+            *self,
+            Counters {
+                unknown_ids,
+                malformed,
+                emulated,
+                assisted_chunks,
+                connections,
+                failed_connections,
+                wireup_retransmissions,
+                wireup_rejections,
+            }
+        )
     }
 }
 
@@ -252,10 +237,10 @@ fn interface(slot: &InterfaceSlot) -> InterfaceStatus {
     let memory = works.then(|| slot.interface.memory()).flatten();
     let used = memory.as_ref();
     let bytes = used.map_or(0, |m| m.base_bytes.saturating_add(m.peer_bytes));
-    InterfaceStatus {
-        path: slot.path.clone(),
-        peers: used.map_or(0, |m| m.peers),
-        bytes,
-        out_of_use: slot.out_of_use.borrow().as_ref().map(|error| cut(&error.to_string())),
-    }
+    let mut status = InterfaceStatus::default();
+    status.path.clone_from(&slot.path);
+    status.peers = used.map_or(0, |m| m.peers);
+    status.bytes = bytes;
+    status.out_of_use = slot.out_of_use.borrow().as_ref().map(|error| cut(&error.to_string()));
+    status
 }

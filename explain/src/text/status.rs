@@ -1,6 +1,6 @@
 //! The state as text for users: waiting operations are listed first.
 
-use super::values::{Doing, EndpointStatus, Status, WorkerStatus};
+use crate::snapshot::{Doing, EndpointStatus, Status, WorkerStatus};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -89,7 +89,7 @@ impl fmt::Display for WorkerStatus {
 
 impl WorkerStatus {
     /// Describes the worker's activity; the text follows the worker's name.
-    pub(super) fn does(&self) -> Option<String> {
+    pub(crate) fn does(&self) -> Option<String> {
         let ms = time(self.doing_ms);
         let waits =
             self.waiting_ms.map(|ms| format!(" in a call that has waited for {}", time(ms)));
@@ -185,7 +185,7 @@ fn counted(counters: &BTreeMap<String, u64>) -> String {
 }
 
 /// Formats a time with the precision that a reader needs.
-pub(super) fn time(ms: u64) -> String {
+fn time(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
         1_000..60_000 => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
@@ -203,6 +203,6 @@ fn size(bytes: u64) -> String {
 }
 
 /// Removes control characters from a text, because its writer is not trusted.
-pub(super) fn plain(text: &str) -> String {
+fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }

@@ -1,37 +1,7 @@
 //! Variables with their values, as `tieline config` shows them.
 
-use super::text::{WIDTH, columns};
-use super::{FileView, Origin, ValueView};
-use crate::Error;
-use crate::builtin;
-use crate::config::{Config, nearest};
-
-/// Returns every variable of the core and of the built-in providers with its value in this process, and the configuration files
-/// that were searched. The function opens no context, so it works even if no context can be opened.
-///
-/// # Errors
-/// An error if a configuration file is malformed, or if the file named by `TIELINE_CONFIG` does not exist.
-pub fn configuration() -> Result<(Vec<ValueView>, Vec<FileView>), Error> {
-    let config = Config::builder().process_environment().build()?;
-    for (provider, variables) in builtin::variables() {
-        config.declare(provider, variables);
-    }
-    Ok((config.views(), config.files()))
-}
-
-/// Returns the part of a variable's name that the user probably meant, in lower case: `fastbox` for `fastbx`.
-#[must_use]
-pub fn nearest_word(values: &[ValueView], name: &str) -> Option<String> {
-    let name = name.trim_start_matches("TIELINE_");
-    let mut runs: Vec<String> = Vec::new();
-    for value in values {
-        let words: Vec<&str> = value.name.split('_').skip(1).collect();
-        for first in 0..words.len() {
-            runs.extend((first + 1..=words.len()).map(|end| words[first..end].join("_")));
-        }
-    }
-    nearest(name, runs.iter().map(String::as_str)).map(str::to_lowercase)
-}
+use super::columns::{WIDTH, columns};
+use crate::setting::{FileView, Origin, ValueView};
 
 /// Formats variables by owner, two lines each: first name, value and origin, then the meaning.
 #[must_use]
@@ -130,7 +100,7 @@ fn or_none(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tieline_explain::Setting;
+    use crate::Setting;
 
     fn queue_bytes() -> ValueView {
         ValueView {
@@ -146,15 +116,6 @@ mod tests {
                 origin: Origin::File("/etc/tieline/tieline.toml".into(), 3),
             }],
         }
-    }
-
-    #[test]
-    fn a_part_of_a_name_that_nobody_has_is_answered_with_the_nearest() {
-        let views = [queue_bytes()];
-        assert_eq!(nearest_word(&views, "QUEU").as_deref(), Some("queue"));
-        assert_eq!(nearest_word(&views, "TIELINE_QUEUE_BYTE").as_deref(), Some("queue_bytes"));
-        assert_eq!(nearest_word(&views, "INFINIBAND"), None);
-        assert_eq!(nearest_word(&[], "QUEU"), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The columns of a terminal: aligned, and never wider than requested unless a single word is longer.
 
-use tieline_explain::is_plain;
+use crate::is_plain;
 
 /// The default width in columns.
 pub(super) const WIDTH: usize = 100;
