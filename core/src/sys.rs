@@ -449,21 +449,10 @@ pub(crate) fn raise_descriptors() {
 /// Runs `child` in a forked child; `true` if the child succeeded within 20 s.
 #[cfg(test)]
 pub(crate) fn ends_in_forked_child(child: impl FnOnce()) -> bool {
-    // SAFETY: the child only does what a forked child of a multi-threaded program may do, which is the subject of the test.
-    let pid = unsafe { libc::fork() };
-    assert!(pid >= 0, "{}", io::Error::last_os_error());
-    if pid == 0 {
-        // SAFETY: the signal ends the child if it hangs; `_exit` skips the parent's exit handlers.
-        unsafe {
-            let _ = libc::alarm(20);
-            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
-            libc::_exit(i32::from(ended.is_err()));
-        }
-    }
-    let mut status = 0;
-    // SAFETY: the pid is that of this process's child, and the status is writable.
-    let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
-    waited == pid && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+    tieline_testing::holds_in_child(|| {
+        child();
+        true
+    })
 }
 
 /// Returns the process id, for messages to users.

@@ -3,7 +3,7 @@
 use super::queued::QueuedOp;
 use super::{EndpointState, Owner, State};
 use crate::op::{Id, Kind};
-use tieline_explain::snapshot::{EndpointStatus, Waits, cut};
+use tieline_explain::snapshot::{EndpointStatus, Waits, cut, short};
 
 impl EndpointState {
     /// Returns the state, and the oldest operation, from which the waiting time is determined.
@@ -118,9 +118,4 @@ impl EndpointState {
             None => message(), // only answers are pending
         })
     }
-}
-
-/// Returns the first bytes of a worker's id as hexadecimal text.
-pub(crate) fn short(worker: &[u8; 16]) -> String {
-    worker[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -15,7 +15,7 @@ use crate::setup::Core;
 
 /// Makes the current report of a context.
 pub(crate) fn report(core: &Core) -> Report {
-    let discovery = &core.discovery;
+    let (discovery, made) = (&core.discovery, &core.composition);
     let providers = discovery.providers.iter().map(|provider| ProviderView {
         name: provider.name.clone(),
         version: provider.version.to_string(),
@@ -29,7 +29,7 @@ pub(crate) fn report(core: &Core) -> Report {
         register_ns: slot.attr.register_ns,
         register_ns_per_byte: slot.attr.register_ns_per_byte,
     });
-    let records = [&discovery.records, &core.records, &core.composition.records];
+    let records = [&discovery.records, &core.records, &made.records];
     let level = wanted_level(&core.config);
     let lines = discovery.log.lines();
     let log = lines.into_iter().filter(|line| line.is_shown_at(level)).map(LogView::from);
@@ -44,9 +44,9 @@ pub(crate) fn report(core: &Core) -> Report {
     report.searched = discovery.looked.clone();
     report.providers = providers.collect();
     report.domains = domains.collect();
-    report.modules = module_views(&core.composition);
-    report.paths = path_views(&core.composition);
-    report.lanes = lane_views(&core.composition);
+    report.modules = made.modules.iter().map(|ranked| module_view(ranked, made)).collect();
+    report.paths = made.paths.iter().map(|path| path_view(path, made)).collect();
+    report.lanes = lane_views(made);
     report.waits = core.spin.text();
     report.records = without_repetition(records.into_iter().flatten());
     report.warnings = warnings;
@@ -71,16 +71,6 @@ fn named_in_vain(core: &Core) -> Vec<String> {
         _ => None,
     });
     without.collect()
-}
-
-/// Returns all modules, with the domains ordered by name.
-pub(super) fn module_views(composition: &Composition) -> Vec<ModuleView> {
-    composition.modules.iter().map(|ranked| module_view(ranked, composition)).collect()
-}
-
-/// Returns every path.
-pub(super) fn path_views(composition: &Composition) -> Vec<PathView> {
-    composition.paths.iter().map(|path| path_view(path, composition)).collect()
 }
 
 /// Returns the lanes to a peer that has the same modules as this process and that every module reaches.

@@ -6,7 +6,6 @@ use super::{
     AT_TEXTS, AT_UNSEEN, AT_USED, AT_VERSION, AT_WAITING, AT_WRITTEN, HEAD, MAGIC, MOST_TEXT, NAME,
     PLACE, PLACES, VERSION_BYTES, slot,
 };
-use crate::snapshot::WorkerStatus;
 use crate::{Error, Status};
 use std::cell::Cell;
 use std::fs::File as Opened;
@@ -115,7 +114,7 @@ pub struct Page {
 impl Page {
     /// Publishes the number of polls of the kernel and the number of open operations, and marks the worker as active.
     #[inline]
-    pub fn polled(&self, polls: u64, open: usize) {
+    pub(super) fn polled(&self, polls: u64, open: usize) {
         if !self.gone.get() {
             self.mapped.word(AT_POLLS).store(polls, Ordering::Relaxed);
             self.mapped.word(AT_OPEN).store(open as u64, Ordering::Relaxed);
@@ -124,30 +123,23 @@ impl Page {
     }
 
     /// Publishes that the worker sleeps from this time on, or that its application may sleep on its descriptor (`armed`).
-    pub fn sleeps(&self, now_ns: u64, armed: bool) {
+    pub(super) fn sleeps(&self, now_ns: u64, armed: bool) {
         self.set(AT_ASLEEP, now_ns & !1 | u64::from(armed));
     }
 
     /// Publishes that the worker does not sleep any more.
-    pub fn awakes(&self) {
+    pub(super) fn awakes(&self) {
         self.set(AT_ASLEEP, 0);
     }
 
     /// Publishes the time since which the worker is in a blocking call; 0: it is in none.
-    pub fn waits(&self, since: u64) {
+    pub(super) fn waits(&self, since: u64) {
         self.set(AT_WAITING, since);
     }
 
     fn set(&self, at: usize, value: u64) {
         if !self.gone.get() {
             self.mapped.word(at).store(value, Ordering::Relaxed);
-        }
-    }
-
-    /// Publishes the state of the worker. If the state is too long, or there is no memory for it, the previous one stays.
-    pub fn show(&self, worker: WorkerStatus, now_ns: u64) {
-        if let Some(text) = worker.fit(MOST_TEXT) {
-            let _ = self.write(&text, now_ns);
         }
     }
 
@@ -179,7 +171,7 @@ impl Page {
     }
 
     /// Releases the place of a worker.
-    pub fn give_back(&self) {
+    pub(super) fn give_back(&self) {
         if !self.gone.replace(true) && self.file.mark.is_here() {
             self.mapped.word(AT_USED).store(0, Ordering::Release);
             self.file.taken.lock().unwrap_or_else(PoisonError::into_inner)[self.at] = false;

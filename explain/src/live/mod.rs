@@ -27,6 +27,7 @@
 mod file;
 mod look;
 mod process;
+mod publisher;
 mod read;
 mod room;
 mod sys;
@@ -35,6 +36,7 @@ pub use file::{File, Page};
 #[expect(deprecated, reason = "an earlier name")]
 pub use look::of_process;
 pub use look::status_of;
+pub use publisher::Publisher;
 pub use read::own;
 pub use sys::{now_ns, thread_id};
 

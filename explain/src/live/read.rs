@@ -8,7 +8,7 @@ use super::{
     AT_TEXTS, AT_UNSEEN, AT_USED, AT_VERSION, AT_WAITING, AT_WRITTEN, HEAD, MAGIC, MOST_TEXT,
     PLACE, PLACES, VERSION_BYTES, WORDS, slot,
 };
-use crate::snapshot::{Doing, Status, WorkerStatus};
+use crate::snapshot::{Doing, Status, WorkerStatus, short};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{Ordering, fence};
@@ -152,7 +152,7 @@ pub(super) fn read(
         worker.polls = words.polls;
         workers.push(worker);
     }
-    let context: String = head.context[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+    let context = short(&head.context);
     let open_ms = now_ns().saturating_sub(head.opened) / 1_000_000;
     let (version, unseen) = (head.version, head.unseen);
     Some(Status { version, context, open_ms, workers, unseen, unread, ..Status::default() })

@@ -9,7 +9,7 @@ mod status;
 pub use report::{DomainView, LaneView, LogView, ModuleView, PathView, ProviderView, Report};
 pub use status::{
     Doing, EndpointStatus, FormingStatus, InterfaceStatus, MOST_SHOWN, PeerStatus, Status, Waits,
-    WorkerStatus, cut,
+    WorkerStatus, cut, short,
 };
 
 /// Returns the counters of a record that are not 0, by name. The pattern of the record has no `..`, so that the compiler reports a

@@ -295,3 +295,9 @@ pub fn cut(text: &str) -> String {
     let end = (0..=MOST).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
     format!("{}...", &text[..end])
 }
+
+/// Returns the first bytes of the id of a context or a worker as hexadecimal text.
+#[must_use]
+pub fn short(id: &[u8; 16]) -> String {
+    id[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -7,6 +7,7 @@ mod settings;
 mod status;
 mod why;
 
+pub use columns::wrap;
 pub use opened::{log_line, opened};
 pub use settings::{value_text, value_text_within, values_text, values_text_within};
 pub use why::record_lines;

@@ -17,29 +17,18 @@ pub fn values_text_within(values: &[ValueView], files: &[FileView], width: usize
     for value in values {
         if value.owner != owner {
             owner = &value.owner;
-            text.push_str(&format!(
-                "{}{}\n",
-                if text.is_empty() { "" } else { "\n" },
-                title(owner)
-            ));
+            let gap = if text.is_empty() { "" } else { "\n" };
+            text += &format!("{gap}{}\n", title(owner));
         }
-        text.push_str(&columns(
-            &[vec![format!("{} = {}", value.name, or_none(&value.value))]],
-            2,
-            width,
-        ));
-        let mut meaning = origin(value);
-        meaning.push_str(". ");
-        meaning.push_str(&value.doc);
-        text.push_str(&columns(&[vec![meaning]], 6, width));
+        let set = format!("{} = {}", value.name, or_none(&value.value));
+        text += &columns(&[vec![set]], 2, width);
+        text += &columns(&[vec![format!("{}. {}", origin(value), value.doc)]], 6, width);
     }
+    let row = |file: &FileView| vec![file.path.display().to_string(), file.state.clone()];
+    let files: Vec<Vec<String>> = files.iter().map(row).collect();
     if !files.is_empty() {
-        let rows: Vec<Vec<String>> = files
-            .iter()
-            .map(|file| vec![file.path.display().to_string(), file.state.clone()])
-            .collect();
-        text.push_str("\nFILES\n");
-        text.push_str(&columns(&rows, 2, width));
+        text += "\nFILES\n";
+        text += &columns(&files, 2, width);
     }
     text
 }
@@ -53,17 +42,19 @@ pub fn value_text(value: &ValueView) -> String {
 /// Does the same as [`value_text`], for a terminal of `width` columns.
 #[must_use]
 pub fn value_text_within(value: &ValueView, width: usize) -> String {
-    let mut rows = vec![
-        vec!["value".to_owned(), or_none(&value.value)],
-        vec!["origin".to_owned(), value.origin.to_string()],
-        vec!["default".to_owned(), or_none(&value.default)],
-        vec!["kind".to_owned(), value.kind.clone()],
-        vec!["read by".to_owned(), value.owner.clone()],
-        vec!["meaning".to_owned(), value.doc.clone()],
-    ];
-    for lost in &value.overridden {
-        rows.push(vec!["overridden".to_owned(), format!("{} ({})", lost.value, lost.origin)]);
-    }
+    let row = |name: &str, text: String| vec![name.to_owned(), text];
+    let lost = value.overridden.iter().map(|lost| format!("{} ({})", lost.value, lost.origin));
+    let rows: Vec<Vec<String>> = [
+        row("value", or_none(&value.value)),
+        row("origin", value.origin.to_string()),
+        row("default", or_none(&value.default)),
+        row("kind", value.kind.clone()),
+        row("read by", value.owner.clone()),
+        row("meaning", value.doc.clone()),
+    ]
+    .into_iter()
+    .chain(lost.map(|lost| row("overridden", lost)))
+    .collect();
     format!("{}\n{}", value.name, columns(&rows, 2, width))
 }
 
