@@ -26,11 +26,10 @@ pub mod vars;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use serde::Serialize;
 use tieline_plugin_api::config::{self, Accepts};
 use tieline_plugin_api::{Status, config_kind};
 
@@ -39,60 +38,13 @@ use tieline_explain::{Error, Origin, Setting};
 
 pub use builder::ConfigBuilder;
 pub use nearest::nearest;
+pub use tieline_explain::journal::ReportTo;
+pub use tieline_explain::{FileView, ValueView};
 pub use tieline_plugin_api::abi::Declared;
 pub use units::Kind;
 
 pub use markdown::{markdown, settings_file};
 pub use tieline_explain::upper;
-
-/// The destination of the report of a context.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReportTo {
-    /// The stderr of the process.
-    Stderr,
-    /// The path of a file, as it was set: `%p` is replaced by the process's number, `%h` by the host's name.
-    File(String),
-}
-
-impl ReportTo {
-    /// Reads a value; returns `None` if the value is empty, or neither `stderr` nor a path.
-    fn read(text: &str) -> Option<ReportTo> {
-        match text {
-            vars::STDERR => Some(ReportTo::Stderr),
-            text => text.contains('/').then(|| ReportTo::File(text.to_owned())),
-        }
-    }
-}
-
-/// A variable with its value, kind and description: a line of `tieline config`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ValueView {
-    /// The name of the variable.
-    pub name: String,
-    /// The effective value; empty if the variable is not set and has no default.
-    pub value: String,
-    /// The origin of the effective value.
-    pub origin: Origin,
-    /// The default of the variable.
-    pub default: String,
-    /// The kind of the value: `size`, `count`, `duration`, `bool`, `text`, `list`, or the accepted words.
-    pub kind: String,
-    /// The owner: `core`, or the provider that reads the variable; `unknown` for a name that was not declared.
-    pub owner: String,
-    /// The description of the variable's effect.
-    pub doc: String,
-    /// Other settings of the variable that were overridden, strongest first.
-    pub overridden: Vec<Setting>,
-}
-
-/// A settings file that was searched for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FileView {
-    /// The path of the file.
-    pub path: PathBuf,
-    /// The state of the file: `read`, `not there`, or the reason why it was not read.
-    pub state: String,
-}
 
 /// All settings and all variables. The users of a configuration share one object; `declare` adds variables while providers are
 /// loaded.

@@ -48,7 +48,7 @@ pub fn settings_file(
             let _ = write!(text, "\n# ---- {who} ----\n");
         }
         text.push('\n');
-        for line in wrapped(&format!("{} ({})", view.doc, view.kind), 96) {
+        for line in tieline_explain::text::wrap(&format!("{} ({})", view.doc, view.kind), 96) {
             let _ = writeln!(text, "# {line}");
         }
         // A name with `<...>` is a pattern and not a key, so a space after the `#` marks the line as a comment.
@@ -73,22 +73,6 @@ fn views(providers: Vec<(&'static str, Vec<Declared>)>, loaded: &[ValueView]) ->
     let more: Vec<ValueView> = loaded.iter().filter(is_new).cloned().collect();
     views.extend(more);
     views
-}
-
-/// Splits a text into lines of at most `most` bytes; a longer word stays whole.
-fn wrapped(text: &str, most: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let last = lines.len() - 1;
-        if !lines[last].is_empty() && lines[last].len() + 1 + word.len() > most {
-            lines.push(word.to_owned());
-        } else {
-            let blank = if lines[last].is_empty() { "" } else { " " };
-            lines[last].push_str(blank);
-            lines[last].push_str(word);
-        }
-    }
-    lines
 }
 
 /// Variables that the settings file omits: `TIELINE_CONFIG`, because a settings file cannot name further files, and
@@ -189,16 +173,6 @@ is a warning with the nearest spelling.
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_are_filled_to_their_last_place_and_a_longer_word_stays_whole() {
-        assert_eq!(wrapped("aa bb c", 5), ["aa bb", "c"]);
-        assert_eq!(wrapped("aa bb c", 7), ["aa bb c"]);
-        assert_eq!(wrapped("aa bb c", 6), ["aa bb", "c"]);
-        assert_eq!(wrapped("  aa \n bb", 4), ["aa", "bb"]);
-        assert_eq!(wrapped("aaaaaa b", 3), ["aaaaaa", "b"]);
-        assert_eq!(wrapped("", 3), [""]);
-    }
 
     fn of(name: &str, owner: &str) -> ValueView {
         ValueView {

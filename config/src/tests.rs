@@ -1,5 +1,6 @@
 use super::*;
 use std::path::Path;
+use std::path::PathBuf;
 use tieline_plugin_api::{ConfigDoc, config::shared};
 
 mod names;

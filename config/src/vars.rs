@@ -107,11 +107,8 @@ pub fn names_a_place(name: &str) -> bool {
 
 /// Checks a variable with its value, as [`names_a_place`] does for a name: a report to stderr writes to no path.
 pub fn chooses_a_place(name: &str, value: &str) -> bool {
-    names_a_place(name) || name == REPORT && value.trim() != STDERR
+    names_a_place(name) || name == REPORT && value.trim() != tieline_explain::journal::STDERR
 }
-
-/// The value of `TIELINE_REPORT` that selects stderr.
-pub const STDERR: &str = "stderr";
 
 /// Returns the intended variable if the prefix of a name is close to `TIELINE_`: `TIELNE_PROVIDERS`. If the prefix is another word,
 /// one letter away, the name is a misspelling only if the rest is that of a variable.

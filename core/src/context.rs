@@ -4,7 +4,7 @@ use crate::OpenError;
 use crate::config::{Config, ConfigBuilder, vars};
 use crate::live::Status;
 use crate::mem::region::{Access, Backing, Region};
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::service::Service;
 use crate::setup::Core;
 use crate::sys::{OwnedBuffer, Span};
@@ -242,7 +242,7 @@ impl Context {
     /// Returns the modules that were found, the modules in use, and the reason for each one that is not used.
     #[must_use]
     pub fn report(&self) -> Report {
-        Report::of(&self.core)
+        report::report(&self.core)
     }
 }
 
@@ -311,7 +311,7 @@ impl ContextBuilder {
     pub fn report(self) -> Result<(Report, Option<OpenError>), OpenError> {
         let core = Core::assemble(self.config.build()?, self.out_of_band)?;
         let unusable = core.check_usable().err().map(OpenError::from);
-        Ok((Report::of(&core), unusable))
+        Ok((report::report(&core), unusable))
     }
 
     /// Opens the context.
@@ -324,7 +324,7 @@ impl ContextBuilder {
             let _ = report_to.map(|to| Core::tell_unopened(&to, error));
         })?;
         let core = Core::open(config, self.out_of_band)?;
-        Report::write_while_made(&core);
+        report::write_while_made(&core);
         let service = if core.config.bool(vars::PROGRESS_THREAD)? {
             let started = Service::start(core.clone());
             Some(started.inspect_err(|error| core.tell_unfinished(error))?)

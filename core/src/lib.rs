@@ -33,7 +33,6 @@ mod exit;
 #[cfg(test)]
 mod golden_tests;
 mod interface;
-mod journal;
 pub mod live;
 mod mem;
 pub mod message;

@@ -267,10 +267,5 @@ pub(crate) fn ends_in_forked_child(child: impl FnOnce()) -> bool {
     })
 }
 
-/// Returns the process id, for messages to users.
-pub(crate) fn process_id() -> u32 {
-    std::process::id()
-}
-
 #[cfg(test)]
 mod tests;

@@ -136,6 +136,14 @@ pub struct LogLine {
     pub event: Option<&'static str>,
 }
 
+impl LogLine {
+    /// Checks whether a report at this level shows the line. Every report shows device events.
+    #[must_use]
+    pub fn is_shown_at(&self, level: u32) -> bool {
+        self.level <= level || self.event.is_some()
+    }
+}
+
 impl From<String> for LogLine {
     fn from(text: String) -> LogLine {
         LogLine {

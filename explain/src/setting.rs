@@ -1,4 +1,4 @@
-//! A setting's value with its origin, as errors and pages cite it.
+//! A setting's value with its origin, as errors, reports and pages cite it.
 
 use serde::Serialize;
 use std::fmt;
@@ -41,6 +41,36 @@ pub struct Setting {
     pub value: String,
     /// The origin of the value.
     pub origin: Origin,
+}
+
+/// A variable with its value, kind and description: a line of `tieline config`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ValueView {
+    /// The name of the variable.
+    pub name: String,
+    /// The effective value; empty if the variable is not set and has no default.
+    pub value: String,
+    /// The origin of the effective value.
+    pub origin: Origin,
+    /// The default of the variable.
+    pub default: String,
+    /// The kind of the value: `size`, `count`, `duration`, `bool`, `text`, `list`, or the accepted words.
+    pub kind: String,
+    /// The owner: `core`, or the provider that reads the variable; `unknown` for a name that was not declared.
+    pub owner: String,
+    /// The description of the variable's effect.
+    pub doc: String,
+    /// Other settings of the variable that were overridden, strongest first.
+    pub overridden: Vec<Setting>,
+}
+
+/// A settings file that was searched for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FileView {
+    /// The path of the file.
+    pub path: PathBuf,
+    /// The state of the file: `read`, `not there`, or the reason why it was not read.
+    pub state: String,
 }
 
 /// Converts a name to the spelling in variables: `shm-cma` becomes `SHM_CMA`.

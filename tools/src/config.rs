@@ -63,16 +63,10 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
         }
         None => values_text_within(&values, &files, width),
     };
-    let code = if args.json { print(&json(&values)?) } else { print(&text) }?;
+    let json = || serde_json::to_string_pretty(&values).unwrap_or_default() + "\n";
+    let code = print(&if args.json { json() } else { text })?;
     match failure {
         Some(error) => Err(error.into()),
         None => Ok(code),
     }
-}
-
-fn json(values: &[tieline::report::ValueView]) -> Result<String, Error> {
-    let text = serde_json::to_string_pretty(values).map_err(|error| {
-        crate::misuse("the values cannot be written as JSON", error.to_string(), "please report it")
-    })?;
-    Ok(text + "\n")
 }

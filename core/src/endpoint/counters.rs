@@ -22,15 +22,9 @@ pub struct EndpointCounters {
 impl EndpointCounters {
     /// Returns the counters that are not 0, by name.
     pub(super) fn named(&self) -> BTreeMap<String, u64> {
-        let EndpointCounters { queued, refused, announced, emulated, shared } = *self;
-        let all = [
-            ("queued", queued),
-            ("refused", refused),
-            ("announced", announced),
-            ("emulated", emulated),
-            ("shared", shared),
-        ];
-        let counted = all.into_iter().filter(|(_, n)| *n > 0);
-        counted.map(|(name, n)| (name.to_owned(), n)).collect()
+        tieline_explain::counted!(
+            *self,
+            EndpointCounters { queued, refused, announced, emulated, shared }
+        )
     }
 }

@@ -61,7 +61,6 @@ pub(crate) use post::Posted;
 pub use queries::{EndpointLimits, KeyLimits};
 pub use record::{AtomicOp, Completion, Width};
 pub(crate) use route::{ModulePair, Route};
-pub(crate) use status::short;
 pub use strided::Blocks;
 
 use crate::explain::Record;

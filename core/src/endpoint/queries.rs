@@ -3,7 +3,7 @@
 use super::counters::EndpointCounters;
 use super::{Endpoint, EndpointState, RemoteKey};
 use crate::PostError;
-use crate::live::{EndpointStatus, Waits};
+use crate::live::EndpointStatus;
 
 /// The limits of an endpoint, in bytes unless stated otherwise. The ordering rules are the same over every transport; see
 /// docs/ordering.md.
@@ -105,7 +105,9 @@ impl Endpoint {
             return EndpointStatus::default();
         }
         let (mut status, _) = self.inner.status();
-        status.waits = status.waits.map(|waits| Waits { ms: 0, ..waits });
+        if let Some(waits) = &mut status.waits {
+            waits.ms = 0;
+        }
         status
     }
 }

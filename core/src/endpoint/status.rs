@@ -2,8 +2,8 @@
 
 use super::queued::QueuedOp;
 use super::{EndpointState, Owner, State};
-use crate::live::{EndpointStatus, Waits, cut};
 use crate::op::{Id, Kind};
+use tieline_explain::snapshot::{EndpointStatus, Waits, cut, short};
 
 impl EndpointState {
     /// Returns the state, and the oldest operation, from which the waiting time is determined.
@@ -17,41 +17,43 @@ impl EndpointState {
             && (there.boot_id, there.pid_namespace) == (here.boot_id, here.pid_namespace);
         let for_what =
             self.is_alive().then(|| self.waits_for(oldest.map(|o| (o.kind, o.posted_to))));
-        let mut status = EndpointStatus {
-            peer: cut(&address.label()),
-            peer_pid: same_host.then_some(there.pid),
-            peer_worker: short(&address.entry.worker),
-            owner: match self.owner {
-                Owner::Application => "application",
-                Owner::Library => "library",
-                Owner::Circuit => "answers",
-            }
-            .to_owned(),
-            user: self.word.get(),
-            state: match self.state.get() {
-                State::Ready => "ready",
-                State::New => "unconnected",
-                State::Queueing => "queueing",
-                State::Failed => "failed",
-                State::Closed => "closed",
-            }
-            .to_owned(),
-            message: self.message_path(),
-            open: {
-                let ops = self.shared.ops.borrow();
-                ops.open_of(self.index) + ops.announced_of(self.index)
-            },
-            queued: self.queue_len(),
-            queued_bytes: self.queued_bytes.get(),
-            answers: self.answers_len(),
-            counters: self.counters.get().named(),
-            ..EndpointStatus::default()
+        let mut status = EndpointStatus::default();
+        status.peer = cut(&address.label());
+        status.peer_pid = same_host.then_some(there.pid);
+        status.peer_worker = short(&address.entry.worker);
+        status.owner = match self.owner {
+            Owner::Application => "application",
+            Owner::Library => "library",
+            Owner::Circuit => "answers",
+        }
+        .to_owned();
+        status.user = self.word.get();
+        status.state = match self.state.get() {
+            State::Ready => "ready",
+            State::New => "unconnected",
+            State::Queueing => "queueing",
+            State::Failed => "failed",
+            State::Closed => "closed",
+        }
+        .to_owned();
+        status.message = self.message_path();
+        status.open = {
+            let ops = self.shared.ops.borrow();
+            ops.open_of(self.index) + ops.announced_of(self.index)
         };
+        status.queued = self.queue_len();
+        status.queued_bytes = self.queued_bytes.get();
+        status.answers = self.answers_len();
+        status.counters = self.counters.get().named();
         let lanes = self.lanes.borrow();
         status.lanes = lanes.iter().filter_map(|lane| path(lane.interface).cloned()).collect();
         let waits = for_what.flatten().map(|for_what| (for_what, oldest.map(|oldest| oldest.id)));
         let id = waits.as_ref().and_then(|(_, id)| *id);
-        status.waits = waits.map(|(for_what, _)| Waits { for_what, ..Waits::default() });
+        status.waits = waits.map(|(for_what, _)| {
+            let mut waits = Waits::default();
+            waits.for_what = for_what;
+            waits
+        });
         status.error = self.error.borrow().as_ref().map(|error| cut(&error.to_string()));
         (status, id)
     }
@@ -116,9 +118,4 @@ impl EndpointState {
             None => message(), // only answers are pending
         })
     }
-}
-
-/// Returns the first bytes of a worker's id as hexadecimal text.
-pub(crate) fn short(worker: &[u8; 16]) -> String {
-    worker[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }

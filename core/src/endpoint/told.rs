@@ -40,7 +40,7 @@ impl EndpointState {
 
     /// Returns the journal for entries about this endpoint. `None` for the library's own endpoints, because they lead to the same
     /// peers as the application's endpoints.
-    fn journal(&self) -> Option<&crate::journal::Journal> {
+    fn journal(&self) -> Option<&tieline_explain::journal::Journal> {
         let is_told = self.owner == Owner::Application && !self.handed_over.get();
         self.shared.core.journal().filter(|_| is_told).map(|journal| &**journal)
     }

@@ -12,57 +12,48 @@ use crate::explain::{Record, Verdict};
 use crate::lanes::{LaneTarget, PeerModule, Serves, lanes};
 use crate::rank::{ModuleRef, Ranked, Role, cost_ns};
 use crate::setup::Core;
-use tieline_explain::LogLine;
 
-impl Report {
-    /// Makes the current report of a context.
-    pub(crate) fn of(core: &Core) -> Report {
-        let discovery = &core.discovery;
-        let providers = discovery.providers.iter().map(|provider| ProviderView {
-            name: provider.name.clone(),
-            version: provider.version.to_string(),
-            origin: provider.origin.to_string(),
-            not_used: core.why_not_used(&provider.name).map(str::to_owned),
-        });
-        let domains = core.memory.domains.iter().map(|slot| DomainView {
-            provider: slot.provider.name.clone(),
-            name: slot.name.clone(),
-            can: words(slot.attr.caps, MEMORY_WORDS),
-            register_ns: slot.attr.register_ns,
-            register_ns_per_byte: slot.attr.register_ns_per_byte,
-        });
-        let records = [&discovery.records, &core.records, &core.composition.records];
-        let level = wanted_level(&core.config);
-        let lines = discovery.log.lines();
-        let told = |line: &LogLine| line.level <= level || line.event.is_some();
-        let log = lines.into_iter().filter(told).map(|line| LogView {
-            provider: line.provider,
-            level: level_name(line.level).to_owned(),
-            text: line.text,
-            event: line.event.map(str::to_owned),
-        });
-        let mut warnings = core.config.warnings();
-        warnings.extend(named_in_vain(core));
-        warnings.extend(core.notes());
-        warnings.extend(core.promise_not_given());
-        warnings.extend(core.journal().and_then(|journal| journal.trouble()));
-        Report {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            abi: format!("{ABI_MAJOR}.{ABI_MINOR}"),
-            searched: discovery.looked.clone(),
-            providers: providers.collect(),
-            domains: domains.collect(),
-            modules: module_views(&core.composition),
-            paths: path_views(&core.composition),
-            lanes: lane_views(&core.composition),
-            waits: core.spin.text(),
-            records: without_repetition(records.into_iter().flatten()),
-            warnings,
-            log: log.collect(),
-            config: core.config.views(),
-            files: core.config.files(),
-        }
-    }
+/// Makes the current report of a context.
+pub(crate) fn report(core: &Core) -> Report {
+    let (discovery, made) = (&core.discovery, &core.composition);
+    let providers = discovery.providers.iter().map(|provider| ProviderView {
+        name: provider.name.clone(),
+        version: provider.version.to_string(),
+        origin: provider.origin.to_string(),
+        not_used: core.why_not_used(&provider.name).map(str::to_owned),
+    });
+    let domains = core.memory.domains.iter().map(|slot| DomainView {
+        provider: slot.provider.name.clone(),
+        name: slot.name.clone(),
+        can: words(slot.attr.caps, MEMORY_WORDS),
+        register_ns: slot.attr.register_ns,
+        register_ns_per_byte: slot.attr.register_ns_per_byte,
+    });
+    let records = [&discovery.records, &core.records, &made.records];
+    let level = wanted_level(&core.config);
+    let lines = discovery.log.lines();
+    let log = lines.into_iter().filter(|line| line.is_shown_at(level)).map(LogView::from);
+    let mut warnings = core.config.warnings();
+    warnings.extend(named_in_vain(core));
+    warnings.extend(core.notes());
+    warnings.extend(core.promise_not_given());
+    warnings.extend(core.journal().and_then(|journal| journal.trouble()));
+    let mut report = Report::default();
+    report.version = env!("CARGO_PKG_VERSION").to_owned();
+    report.abi = format!("{ABI_MAJOR}.{ABI_MINOR}");
+    report.searched = discovery.looked.clone();
+    report.providers = providers.collect();
+    report.domains = domains.collect();
+    report.modules = made.modules.iter().map(|ranked| module_view(ranked, made)).collect();
+    report.paths = made.paths.iter().map(|path| path_view(path, made)).collect();
+    report.lanes = lane_views(made);
+    report.waits = core.spin.text();
+    report.records = without_repetition(records.into_iter().flatten());
+    report.warnings = warnings;
+    report.log = log.collect();
+    report.config = core.config.views();
+    report.files = core.config.files();
+    report
 }
 
 /// Returns the providers that the user named although this machine has no device for them. If the user does not name a provider, a
@@ -80,16 +71,6 @@ fn named_in_vain(core: &Core) -> Vec<String> {
         _ => None,
     });
     without.collect()
-}
-
-/// Returns all modules, with the domains ordered by name.
-pub(super) fn module_views(composition: &Composition) -> Vec<ModuleView> {
-    composition.modules.iter().map(|ranked| module_view(ranked, composition)).collect()
-}
-
-/// Returns every path.
-pub(super) fn path_views(composition: &Composition) -> Vec<PathView> {
-    composition.paths.iter().map(|path| path_view(path, composition)).collect()
 }
 
 /// Returns the lanes to a peer that has the same modules as this process and that every module reaches.
@@ -233,18 +214,10 @@ pub(super) fn wanted_level(config: &Config) -> u32 {
     }
 }
 
-pub(super) fn level_name(level: u32) -> &'static str {
-    match level {
-        log_level::ERROR => "error",
-        log_level::WARN => "warn",
-        log_level::INFO => "info",
-        _ => "debug",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tieline_explain::LogLine;
 
     #[test]
     fn name_missed_by_two_steps_is_reported_once() {
@@ -281,14 +254,18 @@ mod tests {
             let config = Config::builder().set(vars::LOG, value).build().unwrap();
             wanted_level(&config)
         };
+        let name = |level| {
+            let (provider, text) = (String::new(), String::new());
+            LogView::from(LogLine { provider, level, text, event: None }).level
+        };
         assert_eq!(level("off"), 0);
         let names = ["error", "warn", "info", "debug"];
-        for name in names {
-            assert_eq!(level_name(level(name)), name);
+        for word in names {
+            assert_eq!(name(level(word)), word);
         }
         assert_eq!(level(""), log_level::WARN);
         let levels = [log_level::ERROR, log_level::WARN, log_level::INFO, log_level::DEBUG];
-        assert_eq!(levels.map(level_name), names);
+        assert_eq!(levels.map(name), names);
     }
 
     #[test]

@@ -15,15 +15,14 @@ use crate::compose::Composition;
 use crate::config::{Config, vars};
 use crate::error::Scope;
 use crate::explain::Record;
-use crate::journal::Journal;
-use crate::live;
 use crate::mem::Memory;
 use crate::registry::Discovery;
-use crate::sys::{ForkGuard, Poller};
+use crate::sys::{ForkGuard, Poller, limits};
 use crate::{Error, Status};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use tieline_explain::Log;
+use tieline_explain::journal::Journal;
+use tieline_explain::{Log, live, snapshot};
 use tieline_lookup::{self as lookup, NameService, Names, WorkerName};
 use tieline_plugin_api::abi::ModuleAttr;
 
@@ -181,7 +180,7 @@ impl Core {
     /// Lets workers publish their state. If that fails, the context is still opened, and its state is not visible.
     fn show(&self) -> Result<(), Error> {
         if self.config.bool(vars::LIVE)? {
-            match live::File::create(&self.id, self.guard.clone()) {
+            match live::File::create(&self.id, limits().file_bytes) {
                 Ok(file) => drop(self.live.set(file)),
                 Err(error) => self.note(format!("`tieline info --pid` will show nothing: {error}")),
             }
@@ -195,7 +194,7 @@ impl Core {
     }
 
     /// Returns the state that the workers publish; empty in a forked child.
-    pub(crate) fn status(&self) -> live::Status {
+    pub(crate) fn status(&self) -> snapshot::Status {
         self.live.get().and_then(|file| live::own(file)).unwrap_or_default()
     }
 

@@ -431,7 +431,7 @@ impl WorkerState {
         self.refuse_announced();
         self.forget_name();
         self.closed.set(true);
-        self.show_nothing();
+        self.shown.publisher.ends();
         // The mailboxes are closed first: even if later code panics, they accept no task that would never run.
         let mailboxes = self.mailboxes.take();
         mailboxes.iter().for_each(|mailbox| mailbox.close());

@@ -228,7 +228,7 @@ impl WorkerState {
             said: words,
             shared: Rc::new(Shared::new(core, lease, id, interfaces)?),
         };
-        inner.show_first();
+        inner.show();
         Ok(inner)
     }
 

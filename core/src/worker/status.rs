@@ -2,21 +2,15 @@
 
 use super::shown::Standing;
 use super::{Counters, Worker, WorkerState};
-use crate::endpoint::{EndpointState, short};
+use crate::endpoint::EndpointState;
 use crate::interface::InterfaceSlot;
-use crate::live::{
-    InterfaceStatus, MOST_SHOWN, MOST_TEXT, Page, WorkerStatus, cut, now_ns, thread_id,
-};
 use crate::op::Id;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
+use tieline_explain::live::{now_ns, thread_id};
+use tieline_explain::snapshot::{InterfaceStatus, MOST_SHOWN, WorkerStatus, cut, short};
 
-/// The minimum intervals between two published texts in ns: while the worker polls, and before sleeps.
-const POLLING: u64 = 100_000_000;
-const SLEEPING: u64 = 1_000_000;
-/// The number of polls of the kernel between two reads of the clock.
-const CLOCK: u64 = 64;
 /// The maximum number of endpoints examined for one text. Endpoints that wait are examined first, so that all of them are included
 /// except in very large jobs.
 const LOOKS: usize = 512;
@@ -26,102 +20,41 @@ impl WorkerState {
     /// away.
     #[inline]
     pub(super) fn show_poll(&self, seldom: bool) {
-        let shown = &self.shown;
-        let Some(page) = &shown.page else { return };
-        let polls = shown.polls.get() + 1;
-        shown.polls.set(polls);
-        page.polled(polls, self.shared.ops.borrow().open_count());
-        if seldom || polls % CLOCK == 0 {
-            let now = now_ns();
-            if shown.due_in(now, POLLING) == 0 {
-                self.show(page, now);
-            }
+        if self.shown.publisher.polled(|| self.open_count(), seldom) {
+            self.show();
         }
     }
 
     /// Publishes the beginning of a sleep: the worker's own, or the application's on the worker's descriptor. Returns the time
     /// until a new text may be written, if it is not due yet.
     pub(super) fn show_sleep(&self, armed: bool) -> Option<Duration> {
-        let page = self.shown.page.as_ref()?;
-        let now = now_ns();
-        let left = self.shown.due_in(now, SLEEPING);
-        if left > 0 && self.shared.ops.borrow().open_count() == 0 {
-            // The operations in the last text have ended, and during this sleep nothing might request another text.
-            let polls = self.shown.polls.get() + 1;
-            self.shown.polls.set(polls);
-            page.polled(polls, 0);
+        let left = self.shown.publisher.sleeps(|| self.open_count(), armed)?;
+        if left.is_zero() {
+            self.show();
         }
-        page.sleeps(now, armed);
-        if left > 0 {
-            return Some(Duration::from_nanos(left));
-        }
-        self.show(page, now);
-        None
-    }
-
-    /// Publishes the first text.
-    pub(super) fn show_first(&self) {
-        if let Some(page) = &self.shown.page {
-            self.show(page, now_ns());
-        }
+        Some(left).filter(|left| !left.is_zero())
     }
 
     /// Returns the time after which an application that is about to sleep on the descriptor has to call again, so that its state
     /// can be published.
     pub(super) fn show_soon(&self) -> Option<Duration> {
-        let _ = self.shown.page.as_ref()?;
-        let left = self.shown.due_in(now_ns(), SLEEPING);
-        let waits = || self.shared.ops.borrow().open_count() > 0 || !self.busy.borrow().is_empty();
-        (left > 0 && waits()).then(|| Duration::from_nanos(left))
-    }
-
-    /// Publishes the state when a sleep has lasted until the text was due.
-    pub(super) fn show_longer_sleep(&self) {
-        if let Some(page) = &self.shown.page {
-            self.show(page, now_ns());
-        }
-    }
-
-    /// Publishes the end of a sleep. The code that follows may run for a long time.
-    pub(super) fn show_awake(&self) {
-        if let Some(page) = &self.shown.page {
-            page.awakes();
-        }
-    }
-
-    /// Publishes that a waiting call has stopped spinning.
-    pub(super) fn show_wait(&self) {
-        if let Some(page) = self.shown.page.as_ref().filter(|_| self.shown.waiting.get() == 0) {
-            let now = now_ns();
-            self.shown.waiting.set(now);
-            page.waits(now);
-        }
+        let waits = || self.open_count() > 0 || !self.busy.borrow().is_empty();
+        self.shown.publisher.not_due_for().filter(|_| waits())
     }
 
     /// Publishes that a waiting call returns.
     pub(super) fn show_return(&self) {
-        if self.shown.waiting.take() != 0 {
-            if let Some(page) = &self.shown.page {
-                page.waits(0);
-                page.polled(self.shown.polls.get(), self.shared.ops.borrow().open_count());
-            }
-        }
+        self.shown.publisher.returns(|| self.open_count());
     }
 
-    /// Releases the page of a closed worker.
-    pub(super) fn show_nothing(&self) {
-        if let Some(page) = &self.shown.page {
-            page.give_back();
-        }
-    }
-
+    /// Publishes a text: the first one, one that is due, or one after a sleep has lasted until it was due.
     #[cold]
-    fn show(&self, page: &Page, now: u64) {
-        self.shown.written.set(now);
-        if let Some(text) = self.status(Some(MOST_SHOWN), now).fit(MOST_TEXT) {
-            let _ = page.write(&text, now);
-        }
-        self.shown.took.set(now_ns().saturating_sub(now));
+    pub(super) fn show(&self) {
+        self.shown.publisher.show(|now| self.status(Some(MOST_SHOWN), now));
+    }
+
+    fn open_count(&self) -> usize {
+        self.shared.ops.borrow().open_count()
     }
 
     /// Collects the state. `most`: the maximum number of endpoints, which also bounds the time; endpoints that wait are included
@@ -154,22 +87,20 @@ impl WorkerState {
         let forming = self
             .forming(most.unwrap_or(usize::MAX), |circuit| standing(Standing::Circuit(circuit)));
         let ops = self.shared.ops.borrow();
-        let status = WorkerStatus {
-            worker: short(&self.shared.id),
-            service: self.shown.service,
-            thread: thread_id(),
-            polls: self.shown.polls.get(),
-            pending: ops.open_count(),
-            untaken: ops.untaken(),
-            owed: self.owed.len(),
-            peers: self.peers.borrow().len(),
-            endpoints,
-            more_endpoints,
-            forming,
-            interfaces: self.shared.interfaces.iter().map(interface).collect(),
-            counters: self.counted().named(),
-            ..WorkerStatus::default()
-        };
+        let mut status = WorkerStatus::default();
+        status.worker = short(&self.shared.id);
+        status.service = self.shown.service;
+        status.thread = thread_id();
+        status.polls = self.shown.publisher.polls();
+        status.pending = ops.open_count();
+        status.untaken = ops.untaken();
+        status.owed = self.owed.len();
+        status.peers = self.peers.borrow().len();
+        status.endpoints = endpoints;
+        status.more_endpoints = more_endpoints;
+        status.forming = forming;
+        status.interfaces = self.shared.interfaces.iter().map(interface).collect();
+        status.counters = self.counted().named();
         *self.shown.since.borrow_mut() = since;
         status
     }
@@ -220,29 +151,19 @@ impl Worker {
 impl Counters {
     /// Returns the counters that are not 0, by name.
     fn named(&self) -> BTreeMap<String, u64> {
-        // The pattern has no `..`, so that the compiler reports a new counter that is missing here.
-        let Counters {
-            unknown_ids,
-            malformed,
-            emulated,
-            assisted_chunks,
-            connections,
-            failed_connections,
-            wireup_retransmissions,
-            wireup_rejections,
-        } = *self;
-        let all = [
-            ("unknown_ids", unknown_ids),
-            ("malformed", malformed),
-            ("emulated", emulated),
-            ("assisted_chunks", assisted_chunks),
-            ("connections", connections),
-            ("failed_connections", failed_connections),
-            ("wireup_retransmissions", wireup_retransmissions),
-            ("wireup_rejections", wireup_rejections),
-        ];
-        let counted = all.into_iter().filter(|(_, n)| *n > 0);
-        counted.map(|(name, n)| (name.to_owned(), n)).collect()
+        tieline_explain::counted!(
+            *self,
+            Counters {
+                unknown_ids,
+                malformed,
+                emulated,
+                assisted_chunks,
+                connections,
+                failed_connections,
+                wireup_retransmissions,
+                wireup_rejections,
+            }
+        )
     }
 }
 
@@ -252,10 +173,10 @@ fn interface(slot: &InterfaceSlot) -> InterfaceStatus {
     let memory = works.then(|| slot.interface.memory()).flatten();
     let used = memory.as_ref();
     let bytes = used.map_or(0, |m| m.base_bytes.saturating_add(m.peer_bytes));
-    InterfaceStatus {
-        path: slot.path.clone(),
-        peers: used.map_or(0, |m| m.peers),
-        bytes,
-        out_of_use: slot.out_of_use.borrow().as_ref().map(|error| cut(&error.to_string())),
-    }
+    let mut status = InterfaceStatus::default();
+    status.path.clone_from(&slot.path);
+    status.peers = used.map_or(0, |m| m.peers);
+    status.bytes = bytes;
+    status.out_of_use = slot.out_of_use.borrow().as_ref().map(|error| cut(&error.to_string()));
+    status
 }

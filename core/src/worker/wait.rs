@@ -346,8 +346,8 @@ impl WorkerState {
     /// Sleeps; returns whether an event, rather than the timeout, has ended the sleep.
     fn wait_for_events(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let shown_in = self.show_sleep(false);
-        let slept = sleep_on(&self.poller, timeout, shown_in, || self.show_longer_sleep());
-        self.show_awake();
+        let slept = sleep_on(&self.poller, timeout, shown_in, || self.show());
+        self.shown.publisher.awakes();
         slept
     }
 
@@ -390,7 +390,7 @@ impl WorkerState {
         self.shared.core.check_process("a worker")?;
         self.shared.check_no_handler("a wait")?;
         self.note_thread();
-        self.show_awake(); // the application may have armed the worker
+        self.shown.publisher.awakes(); // the application may have armed the worker
         self.look_at_all();
         if self.progress() > 0 {
             return Ok(Waited::Moved);
@@ -488,7 +488,7 @@ impl WorkerState {
                 }
             }
             Step::Sleep(nap) => {
-                self.show_wait();
+                self.shown.publisher.waits();
                 let moved = self.rest(nap)?;
                 wait.note(moved);
                 if !moved {

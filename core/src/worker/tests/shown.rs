@@ -19,7 +19,7 @@ fn descriptor_loop_publishes_wait_begun_soon_after_last_text() {
         }
     };
     // The state is as if writing the last text had taken long.
-    worker.inner.shown.took.set(u64::MAX);
+    worker.inner.shown.publisher.text_took(u64::MAX);
     arm();
     assert!(!waits(&context.status()));
     let memory = context.register_transient(vec![1; 1 << 20]).unwrap();
@@ -50,10 +50,10 @@ fn operation_ended_just_before_sleep_is_not_shown_as_waiting() {
     }
     let memory = context.register_transient(vec![1; 1 << 20]).unwrap();
     let _ = endpoint.send_regions(7, 0, &[(&memory, 0..1 << 20)]).unwrap();
-    worker.inner.show_longer_sleep();
+    worker.inner.show();
     assert!(waits(&context.status()));
     // The next text is not due for a second, and no progress call counts the open operations.
-    worker.inner.shown.took.set(u64::MAX);
+    worker.inner.shown.publisher.text_took(u64::MAX);
     while worker.inner.shared.ops.borrow().open_count() > 0 || !worker.arm().unwrap() {
         worker.inner.slow_in.set(u32::MAX);
         let _ = (receiver.progress(), worker.progress());

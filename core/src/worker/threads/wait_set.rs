@@ -198,9 +198,9 @@ impl WaitSet {
     /// Sleeps; returns whether an event, rather than the timeout, has ended the sleep.
     fn sleep(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let shown_in = self.workers().filter_map(|worker| worker.show_sleep(false)).max();
-        let show = || self.workers().for_each(|worker| worker.show_longer_sleep());
+        let show = || self.workers().for_each(|worker| worker.show());
         let slept = sleep_on(&self.poller, timeout, shown_in, show);
-        self.workers().for_each(|worker| worker.show_awake());
+        self.workers().for_each(|worker| worker.shown.publisher.awakes());
         slept
     }
 

@@ -1,10 +1,10 @@
 //! The published state of connections being formed.
 
 use super::State;
-use crate::live::{FormingStatus, cut};
 use crate::wireup::Phase;
 use crate::worker::WorkerState;
 use crate::worker::wireup_transports::WireupTransport;
+use tieline_explain::snapshot::{FormingStatus, cut};
 
 impl WorkerState {
     /// Returns the connections being formed, at most `most`; `ms` returns the time that each has been forming.
@@ -18,14 +18,14 @@ impl WorkerState {
         let forms = circuits.iter().filter(|(_, circuit)| matches!(circuit.state, State::Forming));
         let shown = forms.take(most).map(|(number, circuit)| {
             let phase = circuit.key.as_ref().and_then(|key| machine.phase(key));
-            FormingStatus {
-                peer: cut(&circuit.peer.label()),
-                module: self.shared.interfaces[circuit.pair.interface].path.clone(),
-                by: self.carrier(circuit.transport.as_ref()),
-                phase: words(phase).to_owned(),
-                ms: ms(*number),
-                trouble: cut(&circuit.trouble),
-            }
+            let mut status = FormingStatus::default();
+            status.peer = cut(&circuit.peer.label());
+            status.module.clone_from(&self.shared.interfaces[circuit.pair.interface].path);
+            status.by = self.carrier(circuit.transport.as_ref());
+            status.phase = words(phase).to_owned();
+            status.ms = ms(*number);
+            status.trouble = cut(&circuit.trouble);
+            status
         });
         shown.collect()
     }

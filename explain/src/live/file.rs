@@ -6,27 +6,31 @@ use super::{
     AT_TEXTS, AT_UNSEEN, AT_USED, AT_VERSION, AT_WAITING, AT_WRITTEN, HEAD, MAGIC, MOST_TEXT, NAME,
     PLACE, PLACES, VERSION_BYTES, slot,
 };
-use crate::sys::{ForkGuard, Span, limits, process_id};
 use crate::{Error, Status};
 use std::cell::Cell;
 use std::fs::File as Opened;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
+use tieline_plugin_api::process::Mark;
 
 /// A context's live file; see the module documentation. A forked child writes nothing: the file belongs to its parent.
-pub(crate) struct File {
+pub struct File {
     fd: Opened,
     head: Mapped,
     /// The places in use, by index.
     taken: Mutex<Vec<bool>>,
-    guard: Arc<ForkGuard>,
+    /// The process that created the file.
+    mark: Mark,
 }
 
 impl File {
-    pub(crate) fn create(context: &[u8; 16], guard: Arc<ForkGuard>) -> Result<Arc<File>, Error> {
+    /// Creates the file of a context. `file_bytes`: RLIMIT_FSIZE, if there is a limit.
+    ///
+    /// # Errors
+    /// Returns an error if the system has no memory, or forbids the file.
+    pub fn create(context: &[u8; 16], file_bytes: Option<u64>) -> Result<Arc<File>, Error> {
         // Beyond RLIMIT_FSIZE, extending the file would raise a signal in addition to failing.
-        let most =
-            limits().file_bytes.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(0));
+        let most = file_bytes.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(0));
         let places = most.saturating_sub(HEAD).checked_div(PLACE).unwrap_or(0).min(PLACES);
         if places == 0 {
             return Err(Error::new(
@@ -39,20 +43,18 @@ impl File {
         let fd = Opened::from(memory_file(NAME, HEAD + places * PLACE)?);
         reserve(&fd, 0, HEAD)?;
         let head = Mapped::new(&fd, 0, HEAD)?;
-        let mut version = [0; VERSION_BYTES];
-        let words = env!("CARGO_PKG_VERSION").as_bytes();
-        version[..words.len().min(VERSION_BYTES)]
-            .copy_from_slice(&words[..words.len().min(VERSION_BYTES)]);
-        head.span().write(AT_CONTEXT, context)?;
-        head.span().write(AT_VERSION, &version)?;
-        word(head.span(), AT_PID).store(process_id().into(), Ordering::Relaxed);
-        word(head.span(), AT_OPENED).store(now_ns(), Ordering::Relaxed);
-        word(head.span(), AT_MAGIC).store(MAGIC, Ordering::Release);
-        Ok(Arc::new(File { fd, head, taken: Mutex::new(vec![false; places]), guard }))
+        let version = env!("CARGO_PKG_VERSION").as_bytes();
+        head.write(AT_CONTEXT, context);
+        head.write(AT_VERSION, &version[..version.len().min(VERSION_BYTES)]);
+        head.word(AT_PID).store(std::process::id().into(), Ordering::Relaxed);
+        head.word(AT_OPENED).store(now_ns(), Ordering::Relaxed);
+        head.word(AT_MAGIC).store(MAGIC, Ordering::Release);
+        let taken = Mutex::new(vec![false; places]);
+        Ok(Arc::new(File { fd, head, taken, mark: Mark::new() }))
     }
 
     /// Takes a place for one more worker; `None` if all places are in use or there is no memory.
-    pub(crate) fn place(self: &Arc<File>) -> Option<Page> {
+    pub fn place(self: &Arc<File>) -> Option<Page> {
         let place = self.take().and_then(|at| {
             let place = reserve(&self.fd, HEAD + at * PLACE, 4096)
                 .and_then(|()| Mapped::new(&self.fd, HEAD + at * PLACE, PLACE));
@@ -62,7 +64,7 @@ impl File {
             Some((at, place.ok()?))
         });
         let Some((at, mapped)) = place else {
-            let _ = word(self.head.span(), AT_UNSEEN).fetch_add(1, Ordering::Relaxed);
+            let _ = self.head.word(AT_UNSEEN).fetch_add(1, Ordering::Relaxed);
             return None;
         };
         // The new count exceeds all counts of the place's earlier owners; there is no text yet.
@@ -75,9 +77,9 @@ impl File {
             (slot(texts) + AT_LEN, 0),
             (AT_TEXTS, texts),
         ] {
-            word(mapped.span(), empty).store(value, Ordering::Relaxed);
+            mapped.word(empty).store(value, Ordering::Relaxed);
         }
-        word(mapped.span(), AT_USED).store(1, Ordering::Release);
+        mapped.word(AT_USED).store(1, Ordering::Release);
         // The first page holds all words, and a part of the first slot.
         let room = [Cell::new(4096), Cell::new(slot(1) / 4096 * 4096)];
         let (texts, gone) = (Cell::new(texts), Cell::new(false));
@@ -93,12 +95,12 @@ impl File {
 
     /// Returns the opened file as observers read it; `None` in a forked child.
     pub(super) fn opened(&self) -> Option<&Opened> {
-        self.guard.same_process().then_some(&self.fd)
+        self.mark.is_here().then_some(&self.fd)
     }
 }
 
 /// A worker's place. The worker never reads the place; this process keeps its own copy of the state.
-pub(crate) struct Page {
+pub struct Page {
     file: Arc<File>,
     at: usize,
     mapped: Mapped,
@@ -112,38 +114,38 @@ pub(crate) struct Page {
 impl Page {
     /// Publishes the number of polls of the kernel and the number of open operations, and marks the worker as active.
     #[inline]
-    pub(crate) fn polled(&self, polls: u64, open: usize) {
+    pub(super) fn polled(&self, polls: u64, open: usize) {
         if !self.gone.get() {
-            word(self.mapped.span(), AT_POLLS).store(polls, Ordering::Relaxed);
-            word(self.mapped.span(), AT_OPEN).store(open as u64, Ordering::Relaxed);
-            word(self.mapped.span(), AT_ASLEEP).store(0, Ordering::Relaxed);
+            self.mapped.word(AT_POLLS).store(polls, Ordering::Relaxed);
+            self.mapped.word(AT_OPEN).store(open as u64, Ordering::Relaxed);
+            self.mapped.word(AT_ASLEEP).store(0, Ordering::Relaxed);
         }
     }
 
     /// Publishes that the worker sleeps from this time on, or that its application may sleep on its descriptor (`armed`).
-    pub(crate) fn sleeps(&self, now_ns: u64, armed: bool) {
+    pub(super) fn sleeps(&self, now_ns: u64, armed: bool) {
         self.set(AT_ASLEEP, now_ns & !1 | u64::from(armed));
     }
 
     /// Publishes that the worker does not sleep any more.
-    pub(crate) fn awakes(&self) {
+    pub(super) fn awakes(&self) {
         self.set(AT_ASLEEP, 0);
     }
 
     /// Publishes the time since which the worker is in a blocking call; 0: it is in none.
-    pub(crate) fn waits(&self, since: u64) {
+    pub(super) fn waits(&self, since: u64) {
         self.set(AT_WAITING, since);
     }
 
     fn set(&self, at: usize, value: u64) {
         if !self.gone.get() {
-            word(self.mapped.span(), at).store(value, Ordering::Relaxed);
+            self.mapped.word(at).store(value, Ordering::Relaxed);
         }
     }
 
     /// Writes a text next to the previous one. `false`: the text is too long, or there is no memory for it.
-    pub(crate) fn write(&self, text: &[u8], now_ns: u64) -> bool {
-        if text.len() > MOST_TEXT || self.gone.get() || !self.file.guard.same_process() {
+    pub(super) fn write(&self, text: &[u8], now_ns: u64) -> bool {
+        if text.len() > MOST_TEXT || self.gone.get() || !self.file.mark.is_here() {
             return false;
         }
         let next = self.texts.get().wrapping_add(1);
@@ -157,22 +159,21 @@ impl Page {
             }
             room.set(to);
         }
-        let span = self.mapped.span();
         // A reader that sees any of the following stores also sees that the previous text is the last one. The reader then discards
         // what it read of the text before that, whose slot is reused here.
         fence(Ordering::Release);
-        let written = span.write(begin + AT_TEXT, text).is_ok();
-        word(span, begin + AT_LEN).store(text.len() as u64, Ordering::Relaxed);
-        word(span, begin + AT_WRITTEN).store(now_ns, Ordering::Relaxed);
+        self.mapped.write(begin + AT_TEXT, text);
+        self.mapped.word(begin + AT_LEN).store(text.len() as u64, Ordering::Relaxed);
+        self.mapped.word(begin + AT_WRITTEN).store(now_ns, Ordering::Relaxed);
         self.texts.set(next);
-        word(span, AT_TEXTS).store(next, Ordering::Release);
-        written
+        self.mapped.word(AT_TEXTS).store(next, Ordering::Release);
+        true
     }
 
     /// Releases the place of a worker.
-    pub(crate) fn give_back(&self) {
-        if !self.gone.replace(true) && self.file.guard.same_process() {
-            word(self.mapped.span(), AT_USED).store(0, Ordering::Release);
+    pub(super) fn give_back(&self) {
+        if !self.gone.replace(true) && self.file.mark.is_here() {
+            self.mapped.word(AT_USED).store(0, Ordering::Release);
             self.file.taken.lock().unwrap_or_else(PoisonError::into_inner)[self.at] = false;
         }
     }
@@ -182,11 +183,4 @@ impl Drop for Page {
     fn drop(&mut self) {
         self.give_back();
     }
-}
-
-/// Returns a word of the file at one of the offsets above; all of these are aligned and within the mapping.
-#[inline]
-fn word(span: &Span, at: usize) -> &AtomicU64 {
-    static NOWHERE: AtomicU64 = AtomicU64::new(0);
-    span.word64(at).unwrap_or(&NOWHERE)
 }

@@ -1,6 +1,7 @@
 //! The published state as values for programs. Later versions only add fields, so the tool and the observed process may have
 //! different versions.
 
+use super::json;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -91,7 +92,7 @@ pub struct WorkerStatus {
     pub forming: Vec<FormingStatus>,
     /// The worker's open modules.
     pub interfaces: Vec<InterfaceStatus>,
-    /// The worker's nonzero counters ([`Counters`](crate::Counters)).
+    /// The worker's nonzero counters (`Counters`).
     pub counters: BTreeMap<String, u64>,
 }
 
@@ -147,7 +148,7 @@ pub struct EndpointStatus {
     pub queued_bytes: usize,
     /// The number of answers to the peer that wait for the message lane.
     pub answers: usize,
-    /// The endpoint's nonzero counters ([`EndpointCounters`](crate::EndpointCounters)).
+    /// The endpoint's nonzero counters (`EndpointCounters`).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, u64>,
     /// The wait of the endpoint's oldest operation.
@@ -209,8 +210,7 @@ impl Status {
     /// Returns the whole status as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        // Maps have plain keys and the writer writes to memory, so neither fails.
-        serde_json::to_string_pretty(self).unwrap_or_default()
+        json(self)
     }
 }
 
@@ -218,11 +218,11 @@ impl WorkerStatus {
     /// Returns the whole status as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).unwrap_or_default()
+        json(self)
     }
 
     /// Increases all durations by `ms`, for a status that has not changed in this time.
-    pub(super) fn grow_older(&mut self, ms: u64) {
+    pub(crate) fn grow_older(&mut self, ms: u64) {
         for endpoint in &mut self.endpoints {
             if let Some(waits) = &mut endpoint.waits {
                 waits.ms = waits.ms.saturating_add(ms);
@@ -232,7 +232,7 @@ impl WorkerStatus {
     }
 
     /// Clears the open operations, because a later observation found none.
-    pub(super) fn ends_operations(&mut self) {
+    pub(crate) fn ends_operations(&mut self) {
         self.pending = 0;
         for endpoint in &mut self.endpoints {
             (endpoint.open, endpoint.queued, endpoint.queued_bytes) = (0, 0, 0);
@@ -241,7 +241,7 @@ impl WorkerStatus {
     }
 
     /// Limits all lists to the lengths that a worker writes, since the text may come from another program.
-    pub(super) fn bound(&mut self) {
+    pub(crate) fn bound(&mut self) {
         let more = self.endpoints.len().saturating_sub(MOST_SHOWN);
         self.more_endpoints = self.more_endpoints.saturating_add(more);
         bound_list(&mut self.endpoints);
@@ -283,14 +283,21 @@ fn bound_map(counters: &mut BTreeMap<String, u64>) {
 }
 
 /// The maximum number of endpoints, connections and interfaces of one worker in a text.
-pub(crate) const MOST_SHOWN: usize = 128;
+pub const MOST_SHOWN: usize = 128;
 
 /// Limits the length of a text that other processes may have chosen.
-pub(crate) fn cut(text: &str) -> String {
+#[must_use]
+pub fn cut(text: &str) -> String {
     const MOST: usize = 300;
     if text.len() <= MOST {
         return text.to_owned();
     }
     let end = (0..=MOST).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
     format!("{}...", &text[..end])
+}
+
+/// Returns the first bytes of the id of a context or a worker as hexadecimal text.
+#[must_use]
+pub fn short(id: &[u8; 16]) -> String {
+    id[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }

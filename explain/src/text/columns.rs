@@ -1,6 +1,6 @@
 //! The columns of a terminal: aligned, and never wider than requested unless a single word is longer.
 
-use tieline_explain::is_plain;
+use crate::is_plain;
 
 /// The default width in columns.
 pub(super) const WIDTH: usize = 100;
@@ -52,23 +52,19 @@ fn lay_out(rows: &[Vec<String>], indent: usize, room: impl Fn(usize) -> usize) -
 }
 
 /// Breaks text at blanks into lines of at most `room` characters; a longer word stays whole.
-fn wrap(text: &str, room: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    let mut used = 0;
+#[must_use]
+pub fn wrap(text: &str, room: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
-        let length = word.chars().count();
-        if used > 0 && used + 1 + length > room {
-            lines.push(String::new());
-            used = 0;
-        }
-        let line = lines.last_mut().map_or_else(String::new, std::mem::take);
-        let joined = if used > 0 { format!("{line} {word}") } else { word.to_owned() };
-        used = joined.chars().count();
-        if let Some(last) = lines.last_mut() {
-            *last = joined;
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
+                *line += " ";
+                *line += word;
+            }
+            _ => lines.push(word.to_owned()),
         }
     }
-    lines
+    if lines.is_empty() { vec![String::new()] } else { lines }
 }
 
 #[cfg(test)]
@@ -92,6 +88,10 @@ mod tests {
         assert_eq!(wrap("aa bb c", 5), ["aa bb", "c"]);
         assert_eq!(wrap("ää bb", 5), ["ää bb"], "characters count, not bytes");
         assert_eq!(wrap("aaaa bb", 3), ["aaaa", "bb"], "no empty line before a longer word");
+        assert_eq!(wrap("aa bb c", 7), ["aa bb c"]);
+        assert_eq!(wrap("aa bb c", 6), ["aa bb", "c"]);
+        assert_eq!(wrap("  aa \n bb", 4), ["aa", "bb"]);
+        assert_eq!(wrap("", 3), [""]);
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! A process that publishes the maximum amount of text, to keep its observers busy.
 
-use super::read::status_of;
 use super::sys::{Mapped, memory_file};
 use super::*;
 use std::os::fd::OwnedFd;
@@ -14,7 +13,8 @@ fn shows(texts: &[String]) -> OwnedFd {
     let len = HEAD + PLACES * PLACE;
     let fd = memory_file(NAME, len).unwrap();
     let mapped = Mapped::new(&fd, 0, len).unwrap();
-    let set = |at: usize, value: u64| mapped.span().write(at, &value.to_ne_bytes()).unwrap();
+    let set =
+        |at: usize, value: u64| mapped.word(at).store(value, std::sync::atomic::Ordering::Relaxed);
     set(AT_MAGIC, MAGIC);
     set(AT_PID, u64::from(std::process::id()));
     for place in 0..PLACES {
@@ -22,7 +22,7 @@ fn shows(texts: &[String]) -> OwnedFd {
         set(at + AT_USED, 1);
         if let Some(text) = texts.get(place) {
             set(at + slot(0) + AT_LEN, text.len() as u64);
-            mapped.span().write(at + slot(0) + AT_TEXT, text.as_bytes()).unwrap();
+            mapped.write(at + slot(0) + AT_TEXT, text.as_bytes());
         }
     }
     fd

@@ -1,37 +1,7 @@
 //! Variables with their values, as `tieline config` shows them.
 
-use super::text::{WIDTH, columns};
-use super::{FileView, Origin, ValueView};
-use crate::Error;
-use crate::builtin;
-use crate::config::{Config, nearest};
-
-/// Returns every variable of the core and of the built-in providers with its value in this process, and the configuration files
-/// that were searched. The function opens no context, so it works even if no context can be opened.
-///
-/// # Errors
-/// An error if a configuration file is malformed, or if the file named by `TIELINE_CONFIG` does not exist.
-pub fn configuration() -> Result<(Vec<ValueView>, Vec<FileView>), Error> {
-    let config = Config::builder().process_environment().build()?;
-    for (provider, variables) in builtin::variables() {
-        config.declare(provider, variables);
-    }
-    Ok((config.views(), config.files()))
-}
-
-/// Returns the part of a variable's name that the user probably meant, in lower case: `fastbox` for `fastbx`.
-#[must_use]
-pub fn nearest_word(values: &[ValueView], name: &str) -> Option<String> {
-    let name = name.trim_start_matches("TIELINE_");
-    let mut runs: Vec<String> = Vec::new();
-    for value in values {
-        let words: Vec<&str> = value.name.split('_').skip(1).collect();
-        for first in 0..words.len() {
-            runs.extend((first + 1..=words.len()).map(|end| words[first..end].join("_")));
-        }
-    }
-    nearest(name, runs.iter().map(String::as_str)).map(str::to_lowercase)
-}
+use super::columns::{WIDTH, columns};
+use crate::setting::{FileView, Origin, ValueView};
 
 /// Formats variables by owner, two lines each: first name, value and origin, then the meaning.
 #[must_use]
@@ -47,29 +17,18 @@ pub fn values_text_within(values: &[ValueView], files: &[FileView], width: usize
     for value in values {
         if value.owner != owner {
             owner = &value.owner;
-            text.push_str(&format!(
-                "{}{}\n",
-                if text.is_empty() { "" } else { "\n" },
-                title(owner)
-            ));
+            let gap = if text.is_empty() { "" } else { "\n" };
+            text += &format!("{gap}{}\n", title(owner));
         }
-        text.push_str(&columns(
-            &[vec![format!("{} = {}", value.name, or_none(&value.value))]],
-            2,
-            width,
-        ));
-        let mut meaning = origin(value);
-        meaning.push_str(". ");
-        meaning.push_str(&value.doc);
-        text.push_str(&columns(&[vec![meaning]], 6, width));
+        let set = format!("{} = {}", value.name, or_none(&value.value));
+        text += &columns(&[vec![set]], 2, width);
+        text += &columns(&[vec![format!("{}. {}", origin(value), value.doc)]], 6, width);
     }
+    let row = |file: &FileView| vec![file.path.display().to_string(), file.state.clone()];
+    let files: Vec<Vec<String>> = files.iter().map(row).collect();
     if !files.is_empty() {
-        let rows: Vec<Vec<String>> = files
-            .iter()
-            .map(|file| vec![file.path.display().to_string(), file.state.clone()])
-            .collect();
-        text.push_str("\nFILES\n");
-        text.push_str(&columns(&rows, 2, width));
+        text += "\nFILES\n";
+        text += &columns(&files, 2, width);
     }
     text
 }
@@ -83,17 +42,19 @@ pub fn value_text(value: &ValueView) -> String {
 /// Does the same as [`value_text`], for a terminal of `width` columns.
 #[must_use]
 pub fn value_text_within(value: &ValueView, width: usize) -> String {
-    let mut rows = vec![
-        vec!["value".to_owned(), or_none(&value.value)],
-        vec!["origin".to_owned(), value.origin.to_string()],
-        vec!["default".to_owned(), or_none(&value.default)],
-        vec!["kind".to_owned(), value.kind.clone()],
-        vec!["read by".to_owned(), value.owner.clone()],
-        vec!["meaning".to_owned(), value.doc.clone()],
-    ];
-    for lost in &value.overridden {
-        rows.push(vec!["overridden".to_owned(), format!("{} ({})", lost.value, lost.origin)]);
-    }
+    let row = |name: &str, text: String| vec![name.to_owned(), text];
+    let lost = value.overridden.iter().map(|lost| format!("{} ({})", lost.value, lost.origin));
+    let rows: Vec<Vec<String>> = [
+        row("value", or_none(&value.value)),
+        row("origin", value.origin.to_string()),
+        row("default", or_none(&value.default)),
+        row("kind", value.kind.clone()),
+        row("read by", value.owner.clone()),
+        row("meaning", value.doc.clone()),
+    ]
+    .into_iter()
+    .chain(lost.map(|lost| row("overridden", lost)))
+    .collect();
     format!("{}\n{}", value.name, columns(&rows, 2, width))
 }
 
@@ -130,7 +91,7 @@ fn or_none(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tieline_explain::Setting;
+    use crate::Setting;
 
     fn queue_bytes() -> ValueView {
         ValueView {
@@ -146,15 +107,6 @@ mod tests {
                 origin: Origin::File("/etc/tieline/tieline.toml".into(), 3),
             }],
         }
-    }
-
-    #[test]
-    fn a_part_of_a_name_that_nobody_has_is_answered_with_the_nearest() {
-        let views = [queue_bytes()];
-        assert_eq!(nearest_word(&views, "QUEU").as_deref(), Some("queue"));
-        assert_eq!(nearest_word(&views, "TIELINE_QUEUE_BYTE").as_deref(), Some("queue_bytes"));
-        assert_eq!(nearest_word(&views, "INFINIBAND"), None);
-        assert_eq!(nearest_word(&[], "QUEU"), None);
     }
 
     #[test]

@@ -1,14 +1,16 @@
-use super::process::{Process, stuck};
 use super::read::{clean, parse, read};
 use super::room::Room;
 use super::sys::{Mapped, memory_file, reserve};
 use super::*;
-use crate::sys::{ForkGuard, ends_in_forked_child};
+use crate::snapshot::{
+    Doing, EndpointStatus, MOST_SHOWN, PeerStatus, Status, Waits, WorkerStatus, cut,
+};
 use std::fs::File as Opened;
 use std::sync::Arc;
+use tieline_testing::holds_in_child;
 
 fn file() -> Arc<File> {
-    File::create(&[7; 16], Arc::new(ForkGuard::new())).unwrap()
+    File::create(&[7; 16], None).unwrap()
 }
 
 fn worker(name: &str) -> WorkerStatus {
@@ -33,7 +35,7 @@ fn foreign(len: usize, change: impl FnOnce(&Mapped)) -> Opened {
 }
 
 fn set(mapped: &Mapped, at: usize, value: u64) {
-    mapped.span().write(at, &value.to_ne_bytes()).unwrap();
+    mapped.word(at).store(value, std::sync::atomic::Ordering::Relaxed);
 }
 
 #[test]
@@ -82,9 +84,9 @@ fn a_forked_child_changes_nothing_of_what_its_parent_shows() {
     let file = file();
     let mut page = file.place();
     assert!(page.as_ref().unwrap().write(&text(&worker("parent")), now_ns()));
-    assert!(ends_in_forked_child(|| {
-        assert!(!page.as_ref().unwrap().write(&text(&worker("child")), now_ns()));
-        drop(page.take());
+    assert!(holds_in_child(|| {
+        let page = page.take().unwrap();
+        !page.write(&text(&worker("child")), now_ns())
     }));
     assert_eq!(own(&file).unwrap().workers[0].worker, "parent");
 }
@@ -172,9 +174,9 @@ fn a_text_is_whole_while_the_next_one_is_made_however_long_that_takes() {
     let file = file();
     let page = page_of(&file, 1, 0);
     let place = Mapped::new(file.opened().unwrap(), HEAD, PLACE).unwrap();
-    let texts = place.span().word64(AT_TEXTS).unwrap().load(std::sync::atomic::Ordering::Relaxed);
+    let texts = place.word(AT_TEXTS).load(std::sync::atomic::Ordering::Relaxed);
     // A writer is stopped in the middle of the next text.
-    place.span().write(slot(texts + 1) + AT_TEXT, b"{\"worker\":\"oth").unwrap();
+    place.write(slot(texts + 1) + AT_TEXT, b"{\"worker\":\"oth");
     set(&place, slot(texts + 1) + AT_LEN, 4000);
     assert_eq!(own(&file).unwrap().workers[0].worker, "it");
     // Long and short texts alternate.
@@ -332,44 +334,13 @@ fn a_process_that_is_not_there_and_one_without_a_context_are_told_apart() {
     assert!(words.contains("cannot be looked into") || words.contains("shows nothing"), "{words}");
 }
 
-/// The kernel reports the state in two files; a folder of the test has the same files.
-#[test]
-fn uninterruptible_thread_is_shown_with_its_kernel_function() {
-    let task = std::env::temp_dir().join(format!("tieline-stuck-{}", std::process::id()));
-    std::fs::create_dir(&task).unwrap();
-    let told = |status: &str, place: &str| {
-        std::fs::write(task.join("status"), status).unwrap();
-        std::fs::write(task.join("wchan"), place).unwrap();
-        stuck(&task)
-    };
-    let disk = "Name:\thalo\nState:\tD (disk sleep)\nTgid:\t9\n";
-    let seen = [
-        told(disk, "nfs_wait"),
-        told(disk, "nfs\u{1b}[2Jwait"),
-        // If the reader lacks the right to see the kernel function, the kernel reports 0.
-        told(disk, "0"),
-        told(disk, ""),
-        told("Name:\tD\nState:\tS (sleeping)\n", "nfs_wait"),
-        told("", "nfs_wait"),
-    ];
-    std::fs::remove_dir_all(&task).unwrap();
-    let state = "D (disk sleep)";
-    let seen = seen.each_ref().map(Option::as_deref);
-    assert_eq!(seen[0], Some("D (disk sleep) in nfs_wait"));
-    assert!(seen[1].is_some_and(|words| !words.contains('\u{1b}')), "{seen:?}");
-    assert_eq!(seen[2..], [Some(state), Some(state), None, None]);
-    // This thread runs, so it is not stuck.
-    let ours = Process::of(std::process::id()).unwrap().task(thread_id());
-    assert!(ours.join("status").exists() && stuck(&ours).is_none(), "{}", ours.display());
-}
-
 #[test]
 fn a_text_may_be_as_long_as_its_slot_and_end_with_a_page() {
     let file = file();
     let page = file.place().unwrap();
     let lens = || {
         let place = Mapped::new(file.opened().unwrap(), HEAD, PLACE).unwrap();
-        let word = |at| place.span().word64(at).unwrap().load(std::sync::atomic::Ordering::Relaxed);
+        let word = |at| place.word(at).load(std::sync::atomic::Ordering::Relaxed);
         word(slot(word(AT_TEXTS)) + AT_LEN)
     };
     assert!(!page.write(&vec![b' '; MOST_TEXT + 1], now_ns()));

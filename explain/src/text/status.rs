@@ -1,95 +1,81 @@
 //! The state as text for users: waiting operations are listed first.
 
-use super::values::{Doing, EndpointStatus, Status, WorkerStatus};
+use crate::snapshot::{Doing, EndpointStatus, Status, WorkerStatus};
 use std::collections::BTreeMap;
 use std::fmt;
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = format!("process {}", self.pid);
-        if !self.program.is_empty() {
-            text += &format!(" ({})", self.program);
-        }
-        let (version, context, open) = (&self.version, &self.context, time(self.open_ms));
-        text += &format!(", Tieline {version}, context {context}, open for {open}\n");
-        if let Some(how) = self.workers.iter().find_map(|worker| held(worker.doing)) {
-            text += &format!("the process {how}; all below is as it was before\n");
-        }
         let waiting = self.workers.iter().flat_map(WorkerStatus::waits);
-        let peers = self.peers.iter().map(|peer| peer.text.clone());
-        let lines: Vec<String> = waiting.chain(peers).collect();
-        if !lines.is_empty() {
-            text += "WAITS\n";
-            lines.iter().for_each(|line| text += &format!("  {line}\n"));
-        }
+        let waiting: Vec<String> =
+            waiting.chain(self.peers.iter().map(|peer| peer.text.clone())).collect();
         let hidden = |worker: &&WorkerStatus| worker.unknown.is_some() || worker.more_endpoints > 0;
         let hidden = self.workers.iter().filter(hidden).count() + self.unread;
-        match hidden as u64 + self.unseen {
-            _ if self.workers.is_empty() && self.unseen == 0 => text += "it has no worker\n",
-            0 if lines.is_empty() => text += "no operation of the application is open\n",
-            0 => {}
-            n => text += &format!("{n} workers are only partly known\n"),
-        }
-        if self.incomplete {
-            text += "the look ended before all was read: it has three seconds and 2 MiB for everything that is shown\n";
-        }
-        if self.unseen > 0 {
-            text += &format!("{} workers found no place to show themselves in\n", self.unseen);
-        }
-        self.workers.iter().for_each(|worker| text += &worker.to_string());
-        f.write_str(&plain(&text))
+        let halted = self.workers.iter().find_map(|worker| held(worker.doing));
+        let head = [
+            format!("process {}", self.pid),
+            when(!self.program.is_empty(), || format!(" ({})", self.program)),
+            format!(", Tieline {}, context {}", self.version, self.context),
+            format!(", open for {}\n", time(self.open_ms)),
+            halted.map_or(String::new(), |how| {
+                format!("the process {how}; all below is as it was before\n")
+            }),
+            when(!waiting.is_empty(), || format!("WAITS\n  {}\n", waiting.join("\n  "))),
+            match hidden as u64 + self.unseen {
+                _ if self.workers.is_empty() && self.unseen == 0 => "it has no worker\n".to_owned(),
+                0 => when(waiting.is_empty(), || NONE_OPEN.to_owned()),
+                n => format!("{n} workers are only partly known\n"),
+            },
+            when(self.incomplete, || INCOMPLETE.to_owned()),
+            when(self.unseen > 0, || {
+                format!("{} workers found no place to show themselves in\n", self.unseen)
+            }),
+        ];
+        f.write_str(&plain(&head.concat()))?;
+        self.workers.iter().try_for_each(|worker| worker.fmt(f))
     }
 }
+
+const NONE_OPEN: &str = "no operation of the application is open\n";
+const INCOMPLETE: &str = "the look ended before all was read: it has three seconds and 2 MiB for everything that is shown\n";
 
 impl fmt::Display for WorkerStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whose = if self.service { " of the progress thread" } else { "" };
-        let mut text = match &self.unknown {
-            Some(why) => format!("\nA WORKER of which nothing is known: {why}"),
-            None => format!("\nWORKER {}{whose}, thread {}", self.worker, self.thread),
-        };
-        if let Some(does) = self.does() {
-            text += &format!(", {does}");
+        let does = self.does().map_or(String::new(), |does| format!(", {does}"));
+        if let Some(why) = &self.unknown {
+            let text = format!("\nA WORKER of which nothing is known: {why}{does}\n");
+            return f.write_str(&plain(&text));
         }
-        if self.unknown.is_some() {
-            return f.write_str(&plain(&(text + "\n")));
-        }
-        let (pending, peers) = (self.pending, self.peers);
-        text += &format!("\n  {pending} operations pending, {peers} peers known");
-        if self.untaken > 0 {
-            text += &format!(", {} ended and not taken", self.untaken);
-        }
-        if self.owed > 0 {
-            text += &format!(", {} answers owed without a route", self.owed);
-        }
-        if self.age_ms >= 1000 {
-            text += &format!(", as of {} ago", time(self.age_ms));
-        }
-        text.push('\n');
-        for endpoint in &self.endpoints {
-            text += &format!("  {}\n", line(endpoint));
-        }
-        if self.more_endpoints > 0 {
-            text += &format!("  and {} endpoints more\n", self.more_endpoints);
-        }
+        let (pending, peers, age) = (self.pending, self.peers, time(self.age_ms));
+        let mut text = [
+            format!("\nWORKER {}{whose}, thread {}{does}", self.worker, self.thread),
+            format!("\n  {pending} operations pending, {peers} peers known"),
+            when(self.untaken > 0, || format!(", {} ended and not taken", self.untaken)),
+            when(self.owed > 0, || format!(", {} answers owed without a route", self.owed)),
+            when(self.age_ms >= 1000, || format!(", as of {age} ago")),
+            "\n".to_owned(),
+        ]
+        .concat();
+        self.endpoints.iter().for_each(|endpoint| text += &format!("  {}\n", line(endpoint)));
+        text += &when(self.more_endpoints > 0, || {
+            format!("  and {} endpoints more\n", self.more_endpoints)
+        });
         for interface in &self.interfaces {
             let (path, peers, bytes) = (&interface.path, interface.peers, size(interface.bytes));
-            text += &format!("  {path}: {peers} peers, {bytes}");
-            if let Some(why) = &interface.out_of_use {
-                text += &format!("; {why}");
-            }
-            text.push('\n');
+            let why = interface.out_of_use.as_ref().map(|why| format!("; {why}"));
+            text += &format!("  {path}: {peers} peers, {bytes}{}\n", why.unwrap_or_default());
         }
-        if !self.counters.is_empty() {
-            text += &format!("  counted: {}\n", counted(&self.counters));
-        }
+        text += &when(!self.counters.is_empty(), || {
+            format!("  counted: {}\n", counted(&self.counters))
+        });
         f.write_str(&plain(&text))
     }
 }
 
 impl WorkerStatus {
     /// Describes the worker's activity; the text follows the worker's name.
-    pub(super) fn does(&self) -> Option<String> {
+    pub(crate) fn does(&self) -> Option<String> {
         let ms = time(self.doing_ms);
         let waits =
             self.waiting_ms.map(|ms| format!(" in a call that has waited for {}", time(ms)));
@@ -152,31 +138,25 @@ fn held(doing: Doing) -> Option<&'static str> {
     }
 }
 
-fn line(endpoint: &EndpointStatus) -> String {
-    let mut text = format!("to {} ({}), {}", endpoint.peer, endpoint.peer_worker, endpoint.state);
-    if endpoint.owner != "application" {
-        text += &format!(", of the {}", endpoint.owner);
-    }
-    text += &format!(", messages over {}", endpoint.message);
-    if !endpoint.lanes.is_empty() {
-        text += &format!(", open: {}", endpoint.lanes.join(" "));
-    }
-    if endpoint.open > 0 {
-        text += &format!(", {} pending", endpoint.open);
-    }
-    if endpoint.queued > 0 {
-        text += &format!(", {} queued of {}", endpoint.queued, size(endpoint.queued_bytes as u64));
-    }
-    if endpoint.answers > 0 {
-        text += &format!(", {} answers wait", endpoint.answers);
-    }
-    if !endpoint.counters.is_empty() {
-        text += &format!(", counted: {}", counted(&endpoint.counters));
-    }
-    if let Some(error) = &endpoint.error {
-        text += &format!("; {error}");
-    }
-    text
+fn line(e: &EndpointStatus) -> String {
+    let (waits, bytes) = (e.queued, size(e.queued_bytes as u64));
+    [
+        format!("to {} ({}), {}", e.peer, e.peer_worker, e.state),
+        when(e.owner != "application", || format!(", of the {}", e.owner)),
+        format!(", messages over {}", e.message),
+        when(!e.lanes.is_empty(), || format!(", open: {}", e.lanes.join(" "))),
+        when(e.open > 0, || format!(", {} pending", e.open)),
+        when(waits > 0, || format!(", {waits} queued of {bytes}")),
+        when(e.answers > 0, || format!(", {} answers wait", e.answers)),
+        when(!e.counters.is_empty(), || format!(", counted: {}", counted(&e.counters))),
+        e.error.as_ref().map_or(String::new(), |error| format!("; {error}")),
+    ]
+    .concat()
+}
+
+/// Returns the text if it applies.
+fn when(applies: bool, text: impl FnOnce() -> String) -> String {
+    if applies { text() } else { String::new() }
 }
 
 fn counted(counters: &BTreeMap<String, u64>) -> String {
@@ -185,7 +165,7 @@ fn counted(counters: &BTreeMap<String, u64>) -> String {
 }
 
 /// Formats a time with the precision that a reader needs.
-pub(super) fn time(ms: u64) -> String {
+fn time(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
         1_000..60_000 => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
@@ -203,6 +183,6 @@ fn size(bytes: u64) -> String {
 }
 
 /// Removes control characters from a text, because its writer is not trusted.
-pub(super) fn plain(text: &str) -> String {
+fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }

@@ -1,12 +1,5 @@
 //! The state that a running process publishes for outside observers: `tieline info --pid`.
 //!
-//! ```no_run
-//! for context in tieline::live::status_of(4242)? {
-//!     print!("{context}");        // what `tieline info --pid 4242` prints
-//! }
-//! # Ok::<(), tieline::Error>(())
-//! ```
-//!
 //! **Writer.** A context has a memory file with the name `tieline-live`, sealed against shrinking. Each of its workers has a place
 //! in the file, with a few words and two texts (JSON) about its endpoints, queues and connections. The words are plain stores, made
 //! when the worker polls the kernel and when it sleeps. The texts are written alternately, so the last complete one can be read
@@ -32,23 +25,20 @@
 //! oldest one in several texts, it has waited since the first of them.
 
 mod file;
+mod look;
 mod process;
+mod publisher;
 mod read;
 mod room;
 mod sys;
-mod text;
-mod values;
 
-pub(crate) use file::{File, Page};
+pub use file::{File, Page};
 #[expect(deprecated, reason = "an earlier name")]
-pub use read::of_process;
-pub(crate) use read::own;
-pub use read::status_of;
-pub(crate) use sys::{now_ns, thread_id};
-pub use values::{
-    Doing, EndpointStatus, FormingStatus, InterfaceStatus, PeerStatus, Status, Waits, WorkerStatus,
-};
-pub(crate) use values::{MOST_SHOWN, cut};
+pub use look::of_process;
+pub use look::status_of;
+pub use publisher::Publisher;
+pub use read::own;
+pub use sys::{now_ns, thread_id};
 
 /// The target of the link to the file in `/proc/PID/fd`.
 const LINK: &str = "/memfd:tieline-live (deleted)";
@@ -90,7 +80,7 @@ const AT_WRITTEN: usize = 0;
 const AT_LEN: usize = 8;
 const AT_TEXT: usize = 16;
 /// The maximum length of a text.
-pub(crate) const MOST_TEXT: usize = SLOT - AT_TEXT;
+const MOST_TEXT: usize = SLOT - AT_TEXT;
 /// The maximum number of visible workers per context.
 const PLACES: usize = 1024;
 
@@ -102,6 +92,6 @@ fn slot(texts: u64) -> usize {
 #[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
-mod tests;
+mod process_tests;
 #[cfg(test)]
-mod text_tests;
+mod tests;

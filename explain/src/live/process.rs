@@ -3,9 +3,9 @@
 use super::read::clean;
 use super::room::Room;
 use super::sys::{is_sealed, memory_file};
-use super::values::Doing;
 use super::{LINK, NAME};
 use crate::Error;
+use crate::snapshot::Doing;
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};

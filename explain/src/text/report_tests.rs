@@ -1,7 +1,9 @@
 //! Tests of the report, its columns and its JSON.
 
-use super::*;
-use crate::explain::Verdict;
+use super::record_lines;
+use crate::record::{Record, Verdict};
+use crate::snapshot::{LaneView, LogView, ModuleView, PathView, ProviderView, Report};
+use std::collections::BTreeMap;
 
 /// Makes a report of two providers, one of them excluded, and one misspelt name.
 fn sample() -> Report {
@@ -116,8 +118,8 @@ fn sample() -> Report {
 
 #[test]
 fn a_record_reads_as_its_line_of_the_report() {
-    let verdict = crate::explain::Verdict::Unreachable { because: "another host".into() };
-    let record = crate::explain::Record::module("shm", "shm", "ring", verdict);
+    let verdict = Verdict::Unreachable { because: "another host".into() };
+    let record = Record::module("shm", "shm", "ring", verdict);
     assert_eq!(record.to_string(), "shm/ring: unreachable: another host");
 }
 

@@ -1,10 +1,9 @@
 //! Tests of every line that can be shown, word for word.
 
-use super::process::Process;
-use super::*;
-use crate::Status as Code;
+use crate::snapshot::{
+    Doing, EndpointStatus, FormingStatus, InterfaceStatus, PeerStatus, Status, Waits, WorkerStatus,
+};
 use std::collections::BTreeMap;
-use std::io::{Error as IoError, ErrorKind};
 
 fn counters(names: &[(&str, u64)]) -> BTreeMap<String, u64> {
     names.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect()
@@ -242,39 +241,4 @@ fn aging_extends_waits_and_ended_operations_wait_for_nothing() {
     worker.endpoints[0].answers = 0;
     worker.ends_operations();
     assert_eq!(worker.endpoints[0].waits, None);
-}
-
-#[test]
-fn a_process_that_has_ended_is_dead_and_then_gone() {
-    let mut child = std::process::Command::new("true").spawn().unwrap();
-    let pid = child.id();
-    assert!(!Process::is_gone(pid));
-    // The child's pipe is closed when it ends; then the child is a zombie.
-    let dead = || Process::of(pid).unwrap().is_dead();
-    while !dead() {
-        std::thread::yield_now();
-    }
-    let process = Process::of(pid).unwrap();
-    let refused = |kind| process.may_not(&IoError::from(kind));
-    assert!(refused(ErrorKind::PermissionDenied).to_string().contains("has ended"));
-    let _ = child.wait().unwrap();
-    assert!(Process::is_gone(pid));
-    assert!(Process::of(pid).is_err());
-    let gone = refused(ErrorKind::PermissionDenied);
-    assert_eq!(gone.status(), Code::Invalid, "{gone}");
-    assert!(!Process::of(std::process::id()).unwrap().is_dead());
-}
-
-#[test]
-fn permission_error_says_whether_process_belongs_to_another_user() {
-    let own = Process::of(std::process::id()).unwrap();
-    let why = own.may_not(&IoError::from(ErrorKind::PermissionDenied));
-    assert_eq!(why.status(), Code::Permission, "{why}");
-    assert!(why.to_string().contains("PR_SET_DUMPABLE"), "{why}");
-    let broken = own.may_not(&IoError::from(ErrorKind::OutOfMemory));
-    assert!(broken.to_string().contains("looking at process"), "{broken}");
-    let mut other = own;
-    other.user += 1;
-    let why = other.may_not(&IoError::from(ErrorKind::PermissionDenied));
-    assert!(why.to_string().contains("it is another user's"), "{why}");
 }

@@ -10,7 +10,7 @@
 mod bounds;
 mod sys;
 
-use crate::config::ReportTo;
+use crate::is_plain;
 use bounds::{Allowance, Said};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,7 +19,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use tieline_explain::is_plain;
 
 /// The maximum number of remembered peers. The lanes to a remembered peer are not repeated for each endpoint.
 const REMEMBERED: usize = 4096;
@@ -30,19 +29,38 @@ const WRITE: usize = 4096;
 /// The maximum length of a line with its end; one more byte may precede the line, see `torn`.
 const LINE: usize = WRITE - 1;
 
-/// The destination of the report.
-pub(crate) struct Journal {
-    place: Place,
+/// The destination of the report of a context, as the setting states it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReportTo {
+    /// The stderr of the process.
+    Stderr,
+    /// The path of a file, as it was set: `%p` is replaced by the process's number, `%h` by the host's name.
+    File(String),
+}
+
+/// The word that selects stderr.
+pub const STDERR: &str = "stderr";
+
+impl ReportTo {
+    /// Reads a value; returns `None` if the value is empty, or neither `stderr` nor a path.
+    #[must_use]
+    pub fn read(text: &str) -> Option<ReportTo> {
+        match text {
+            STDERR => Some(ReportTo::Stderr),
+            text => text.contains('/').then(|| ReportTo::File(text.to_owned())),
+        }
+    }
+}
+
+/// The open destination, and its limits.
+pub struct Journal {
+    /// The path of the file; `None`: stderr.
+    place: Option<PathBuf>,
     /// The prefix of each line.
     mark: String,
     state: Mutex<State>,
     /// Whether the last write was cut, so that the next one must begin a new line.
     torn: AtomicBool,
-}
-
-enum Place {
-    Stderr,
-    File(PathBuf),
 }
 
 #[derive(Default)]
@@ -60,15 +78,16 @@ struct State {
 
 impl Journal {
     /// Makes a journal that has written nothing yet. `pid` and `host` identify the writer.
-    pub(crate) fn new(to: &ReportTo, pid: u32, host: &str) -> Journal {
+    #[must_use]
+    pub fn new(to: &ReportTo, pid: u32, host: &str) -> Journal {
         let host: String = host.chars().filter(|c| c.is_ascii_graphic()).collect();
         let place = match to {
-            ReportTo::Stderr => Place::Stderr,
+            ReportTo::Stderr => None,
             // The program may change its directory before the file is opened.
             ReportTo::File(path) => {
                 let path = path.replace("%h", &host.replace('/', "_"));
                 let path = PathBuf::from(path.replace("%p", &pid.to_string()));
-                Place::File(std::path::absolute(&path).unwrap_or(path))
+                Some(std::path::absolute(&path).unwrap_or(path))
             }
         };
         let mark = format!("tieline[{pid}@{host}] ");
@@ -76,12 +95,12 @@ impl Journal {
     }
 
     /// Writes one line of text.
-    pub(crate) fn tell(&self, text: &str) {
+    pub fn tell(&self, text: &str) {
         self.tell_all(&[text]);
     }
 
     /// Writes related lines.
-    pub(crate) fn tell_all(&self, lines: &[impl AsRef<str>]) {
+    pub fn tell_all(&self, lines: &[impl AsRef<str>]) {
         let left_out = {
             let mut state = self.locked();
             let Some(left_out) = state.allowance.take(lines.len(), Instant::now()) else { return };
@@ -91,7 +110,7 @@ impl Journal {
     }
 
     /// Writes the lanes to a peer, unless the last text about the peer was the same.
-    pub(crate) fn tell_of_peer(&self, worker: [u8; 16], text: &str) {
+    pub fn tell_of_peer(&self, worker: [u8; 16], text: &str) {
         let tells = {
             let mut state = self.locked();
             let what = state.said.number(text);
@@ -111,7 +130,7 @@ impl Journal {
 
     /// Writes a failure, unless it repeats the previous failure. The loss of a peer is reported for the peer and for each endpoint
     /// to the peer, so a few repetitions occur. A new endpoint to the peer reports its lanes again.
-    pub(crate) fn tell_of_failure(&self, worker: Option<[u8; 16]>, text: &str) {
+    pub fn tell_of_failure(&self, worker: Option<[u8; 16]>, text: &str) {
         let times = {
             let mut state = self.locked();
             let _ = worker.map(|worker| state.peers.remove(&worker));
@@ -127,11 +146,12 @@ impl Journal {
     }
 
     /// Returns the failed writes, for the report.
-    pub(crate) fn trouble(&self) -> Option<String> {
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
         let state = self.locked();
         let place = match &self.place {
-            Place::Stderr => "stderr".into(),
-            Place::File(path) => path.display().to_string(),
+            None => STDERR.into(),
+            Some(path) => path.display().to_string(),
         };
         let State { lost, why, .. } = &*state;
         (*lost > 0).then(|| format!("TIELINE_REPORT: {lost} incomplete writes to {place}: {why}"))
@@ -172,8 +192,8 @@ impl Journal {
     /// Writes each piece by one appending write, which needs no lock.
     fn write_pieces(&self, pieces: &[String]) -> io::Result<()> {
         let file = match &self.place {
-            Place::Stderr => None,
-            Place::File(path) => Some(self.file(path)?),
+            None => None,
+            Some(path) => Some(self.file(path)?),
         };
         for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
             let torn = self.torn.load(Ordering::Relaxed);

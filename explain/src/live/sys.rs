@@ -2,10 +2,17 @@
 #![allow(unsafe_code)]
 
 use crate::Error;
-use crate::sys::{Span, last_error};
 use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tieline_plugin_api::Failure;
+
+/// Makes the error of the last system call, with the purpose of the call.
+fn last_error(what: &str) -> Error {
+    Failure::last_os_error(what).into()
+}
 
 /// Makes a memory file of this length, to which no memory is allocated yet. The file can grow but not shrink, so no mapping of it
 /// is truncated.
@@ -33,10 +40,18 @@ pub(super) fn is_sealed(file: &File) -> bool {
     seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
 }
 
-/// A part of the file that is mapped into this process.
+/// A part of the file that is mapped into this process. Other processes may write it at any time, so it is accessed by atomic words
+/// only.
 pub(super) struct Mapped {
-    span: Span,
+    base: NonNull<AtomicU64>,
+    /// The number of words.
+    count: usize,
 }
+
+// SAFETY: the range belongs to this object, and every access is atomic.
+unsafe impl Send for Mapped {}
+// SAFETY: the reason for `Send` applies.
+unsafe impl Sync for Mapped {}
 
 impl Mapped {
     /// Maps `len` bytes from `at`; both are multiples of the page size.
@@ -52,22 +67,42 @@ impl Mapped {
                 at as libc::off_t,
             )
         };
-        if base == libc::MAP_FAILED {
-            return Err(last_error("a mapping of a memory file"));
+        match NonNull::new(base.cast::<AtomicU64>()) {
+            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => {
+                Ok(Mapped { base, count: len / 8 })
+            }
+            _ => Err(last_error("a mapping of a memory file")),
         }
-        // SAFETY: the range stays mapped until drop; the file cannot shrink.
-        Ok(Mapped { span: unsafe { Span::new(base.cast(), len) } })
     }
 
-    pub(super) fn span(&self) -> &Span {
-        &self.span
+    #[inline]
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the range stays mapped until drop, and the file cannot shrink. An atomic tolerates concurrent writers.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.count) }
+    }
+
+    /// Returns the word at an offset, which is a multiple of 8 and lies in the mapping.
+    #[inline]
+    pub(super) fn word(&self, at: usize) -> &AtomicU64 {
+        static NOWHERE: AtomicU64 = AtomicU64::new(0);
+        self.words().get(at / 8).unwrap_or(&NOWHERE)
+    }
+
+    /// Writes bytes at an offset that is a multiple of 8. The last word is filled up with zeros.
+    pub(super) fn write(&self, at: usize, bytes: &[u8]) {
+        let words = self.words().iter().skip(at / 8);
+        for (word, bytes) in words.zip(bytes.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_ne_bytes(whole), Ordering::Relaxed);
+        }
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
         // SAFETY: `new` mapped the range, and it is unmapped once.
-        let _ = unsafe { libc::munmap(self.span.base().cast(), self.span.len()) };
+        let _ = unsafe { libc::munmap(self.base.as_ptr().cast(), self.count * 8) };
     }
 }
 
@@ -80,7 +115,7 @@ pub(super) fn reserve(fd: &impl AsRawFd, at: usize, len: usize) -> Result<(), Er
 }
 
 /// Returns the time since the host started in ns, the same for all its processes.
-pub(crate) fn now_ns() -> u64 {
+pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the record is writable.
     let _ = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
@@ -89,7 +124,7 @@ pub(crate) fn now_ns() -> u64 {
 }
 
 /// Returns the calling thread's number.
-pub(crate) fn thread_id() -> u32 {
+pub fn thread_id() -> u32 {
     // SAFETY: no pointer is passed.
     u32::try_from(unsafe { libc::syscall(libc::SYS_gettid) }).unwrap_or(0)
 }

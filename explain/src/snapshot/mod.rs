@@ -1,0 +1,31 @@
+//! The snapshot of a context as plain data. The texts ([`crate::text`]), the JSON and the three sinks are made from it.
+//!
+//! The set-up ([`Report`]) does not change after opening, except that decisions and lines are added. The state ([`Status`]) is that
+//! of one moment. Later versions only add fields to both.
+
+mod report;
+mod status;
+
+pub use report::{DomainView, LaneView, LogView, ModuleView, PathView, ProviderView, Report};
+pub use status::{
+    Doing, EndpointStatus, FormingStatus, InterfaceStatus, MOST_SHOWN, PeerStatus, Status, Waits,
+    WorkerStatus, cut, short,
+};
+
+/// Returns the counters of a record that are not 0, by name. The pattern of the record has no `..`, so that the compiler reports a
+/// counter that is missing.
+#[macro_export]
+macro_rules! counted {
+    ($record:expr, $type:ident { $($name:ident),+ $(,)? }) => {{
+        let $type { $($name),+ } = $record;
+        let counted = [$((stringify!($name), $name)),+].into_iter().filter(|(_, n)| *n > 0);
+        counted.map(|(name, n)| (name.to_owned(), n)).collect()
+    }};
+}
+
+/// Returns a part of a snapshot as JSON.
+#[must_use]
+pub fn json(part: &impl serde::Serialize) -> String {
+    // A part has only maps with plain keys, and the writer writes to memory, so neither fails.
+    serde_json::to_string_pretty(part).unwrap_or_default()
+}
