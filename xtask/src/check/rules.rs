@@ -35,8 +35,9 @@ const SLEEPS: &[(&str, usize, &str)] = &[
 const MAY_USE: &str = "
     plugin-api:  net:plugin-api  tag:  tests/testing:  conformance:plugin-api  explain:plugin-api  wireup:plugin-api
     config:explain,plugin-api  job:config,explain,net,plugin-api  providers/registration:plugin-api  capi:tieline  xtask:testing
-    providers/shm:plugin-api,memory-file  providers/shm-cma:plugin-api,memory-file
-    providers/shm-knem:plugin-api,memory-file  providers/shm-xpmem:plugin-api,memory-file
+    providers/shm:plugin-api,memory-file  providers/single-copy:plugin-api,memory-file
+    providers/shm-cma:plugin-api,memory-file,single-copy
+    providers/shm-knem:plugin-api,memory-file,single-copy  providers/shm-xpmem:plugin-api,memory-file,single-copy
     providers/tcp:plugin-api,net  providers/tcp-connect:plugin-api,net
     providers/ofi:plugin-api,net,registration  providers/verbs:plugin-api,net,registration
     core:plugin-api,explain,config,job,net,provider-shm,provider-shm-cma,wireup  tests/runtime:tieline,tag";
