@@ -33,6 +33,7 @@
 pub mod admission;
 mod auth;
 mod contact;
+pub mod datagrams;
 mod dial;
 mod filter;
 mod hub;

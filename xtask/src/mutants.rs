@@ -24,6 +24,10 @@ const NEAR: &[(&str, &[&str])] = &[
     ("net/", &["tieline-net", "tieline-provider-tcp tieline-provider-verbs tieline-job", LAST]),
     ("providers/memory-file/", &["tieline-memory-file tieline-provider-shm-cma", SHM, LAST]),
     ("providers/shm-knem/", &["tieline-provider-shm-knem"]),
+    (
+        "providers/single-copy/",
+        &["tieline-single-copy", "tieline-provider-shm-knem tieline-provider-shm-xpmem"],
+    ),
     ("providers/shm/", &[SHM, "tieline tieline-fake tieline-runtime", LAST]),
     ("providers/tcp/", &["tieline-provider-tcp", "tieline tieline-runtime", LAST]),
     ("providers/verbs/", &["tieline-provider-verbs", "tieline-tools"]),

@@ -5,6 +5,7 @@
 //!   pages, sealed, with memory behind every byte.
 //! * [`Announcements`] and [`Accessor`] are for providers that access the memory of another process directly. The owner of a region
 //!   learns when the last access to the region has finished, or the accessor's process has ended.
+//! * [`apply64`] and [`apply32`] execute an atomic of the ABI on a shared word.
 //! * [`Facts`] identify the process of an address.
 //! * [`Held`] sums up the memory of peers' files that the endpoints of an interface hold.
 //! * [`Piece`] and [`Cursor`] cut lists of pieces to the limits of one system call.
@@ -25,6 +26,7 @@
 
 mod accessor;
 mod announcements;
+mod atomics;
 mod facts;
 mod held;
 mod piece;
@@ -34,6 +36,7 @@ mod sys;
 
 pub use accessor::{Accessor, Inside};
 pub use announcements::{Announcements, Nonce};
+pub use atomics::{apply32, apply64};
 pub use facts::Facts;
 pub use held::{Held, HeldByEndpoint};
 pub use piece::Piece;

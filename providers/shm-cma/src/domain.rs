@@ -1,119 +1,107 @@
-//! The domain: registers memory in the process's key table.
+//! The mechanism: registers memory in the process's key table, and copies by system calls.
 
-use crate::interface::CmaInterface;
-use crate::keys::{self, Card, Cookie, Registration};
-use crate::probe::{ADDRESS_LEN, Address};
-use crate::{MODULE, endpoint};
+use crate::keys::{self, Card, KEYS, Registration};
+use crate::probe::{self, MAGIC};
+use crate::{CmaEndpoint, sys};
 use std::sync::Arc;
-use tieline_memory_file::{Announcements, Facts};
-use tieline_plugin_api::abi::{Cost, KeyParams, ModuleAttr, RegisterParams, fixed};
-use tieline_plugin_api::{
-    Absent, Domain, Failure, Revoked, Status, caps, connects, cost_class, role,
-};
+use tieline_memory_file::{Accessor, Announcements, Facts, Held};
+use tieline_plugin_api::abi::{Cost, ModuleAttr};
+use tieline_plugin_api::{Failure, MemoryReport, Revoked, Status, cost_class};
+use tieline_single_copy::{Address, Keys, Mechanism, SingleCopyDomain, SingleCopyInterface};
 
-/// The memory of this process, as one context exposes it to its peers.
-pub struct CmaDomain {
-    cookie: Cookie,
-    facts: Facts,
+/// The domain: the memory of this process, as one context exposes it to its peers.
+pub type CmaDomain = SingleCopyDomain<Cma>;
+/// The module `copy`, opened for one worker.
+pub type CmaInterface = SingleCopyInterface<Cma>;
+
+/// Copies by `process_vm_writev` and `process_vm_readv`.
+pub struct Cma {
+    address: Address<0>,
     /// A key-table entry for peers to read before the first access.
-    card: Registration,
+    _card: Registration,
     /// The file on which peers announce their accesses; `None` if memory files are forbidden. Peers then have no access.
     announcements: Option<Arc<Announcements>>,
     may_set_ptracer: bool,
 }
 
-impl CmaDomain {
-    /// Opens the domain. `may_set_ptracer` allows the domain to open this process to others of the same user if Yama's
-    /// `ptrace_scope` is 1 (`TIELINE_SHM_CMA_PTRACER`).
-    ///
-    /// # Errors
-    /// The kernel supplies no random numbers.
-    pub fn new(may_set_ptracer: bool) -> Result<CmaDomain, Failure> {
-        let cookie = keys::cookie()?;
-        let announcements = match Announcements::new(&cookie) {
+/// Makes the mechanism. The value allows it to open this process to others of the same user if Yama's `ptrace_scope` is 1
+/// (`TIELINE_SHM_CMA_PTRACER`). The error is that the kernel supplies no random numbers.
+impl TryFrom<bool> for Cma {
+    type Error = Failure;
+
+    fn try_from(may_set_ptracer: bool) -> Result<Cma, Failure> {
+        let nonce = keys::cookie()?;
+        let announcements = match Announcements::new(&nonce) {
             Ok(announcements) => Some(Arc::new(announcements)),
             Err(failure) if failure.status == Status::Unsupported => None,
             Err(failure) => return Err(failure),
         };
         let card = Card { descriptor: announcements.as_ref().map(|all| all.descriptor()) };
-        Ok(CmaDomain {
-            cookie,
-            facts: Facts::current_process(),
-            card: card.register(&cookie),
-            announcements,
-            may_set_ptracer,
-        })
+        let card = card.register(&nonce);
+        let facts = Facts::current_process();
+        let address = Address { facts, nonce, card: card.address(), files: [] };
+        Ok(Cma { address, _card: card, announcements, may_set_ptracer })
     }
 }
 
-impl Domain for CmaDomain {
-    type Interface = CmaInterface;
-    type Connector = Absent;
+impl Mechanism for Cma {
+    const MODULE: &'static str = crate::MODULE;
+    const KEYS: Keys = KEYS;
+    const ADDRESS_LEN: usize = Address::<0>::LEN;
     type Region = Registration;
+    type Peer = (Address<0>, Accessor);
+    type Endpoint = CmaEndpoint;
+    type Local = Held;
 
-    fn modules(&self) -> Vec<ModuleAttr> {
+    fn describe(&self, attr: &mut ModuleAttr) {
+        // Above every network module, and below shm, which needs no system call.
+        attr.priority = 70;
         // A put takes two small system calls, a get takes one. The copy itself runs at memcpy's speed minus the cost of pinning
         // pages.
         let rma = Cost { overhead_ns: 1000.0, latency_ns: 0.0, bytes_per_second: 12e9 };
-        let mut attr = ModuleAttr {
-            name: fixed(MODULE),
-            role: role::DATA,
-            connects: connects::TO_INTERFACE,
-            caps: caps::PUT
-                | caps::GET
-                | caps::REMOTE_COMPLETION
-                | caps::PASSIVE_TARGET
-                | caps::SYNCHRONOUS
-                | caps::LOCAL_ONLY
-                | caps::CHECKS_KEYS
-                | caps::ANY_THREAD,
-            // Above every network module, and below shm, which needs no system call.
-            priority: 70,
-            max_iov: endpoint::MAX_IOV,
-            max_address_len: ADDRESS_LEN as u32,
-            ..ModuleAttr::empty()
-        };
         attr.cost[cost_class::SMALL_RMA] = rma;
         attr.cost[cost_class::BULK_RMA] = rma;
-        vec![attr]
     }
 
-    fn open_interface(&self, module: &str, _worker_id: [u8; 16]) -> Result<CmaInterface, Failure> {
-        if module != MODULE {
-            return Err(Failure::new(
-                Status::NoDevice,
-                format!("shm-cma has no module `{module}`, only `{MODULE}`"),
-            ));
-        }
-        let address =
-            Address { facts: self.facts, cookie: self.cookie, cookie_at: self.card.address() };
-        Ok(CmaInterface::new(address, self.announcements.clone(), self.may_set_ptracer))
-    }
-
-    fn register(&self, memory: &RegisterParams) -> Result<Registration, Failure> {
-        let (base, len, access) = memory.host_memory()?;
-        let start = base.expose_provenance() as u64;
-        if start == 0 || start.checked_add(len as u64).is_none() {
-            return Err(Failure::new(
-                Status::Invalid,
-                format!("{len} bytes at address {start:#x} are no memory of this process"),
-            ));
-        }
+    fn register(&self, start: u64, len: u64, rights: u64) -> Result<Registration, Failure> {
         let announcements = self.announcements.clone();
-        Ok(Registration::new(&self.cookie, start, len as u64, access, announcements))
+        Ok(Registration::new(&self.address.nonce, start, len, rights, announcements))
     }
 
     fn revoke(&self, region: &Registration) -> Revoked {
         region.revoke()
     }
 
-    fn pack_key(
-        &self,
-        region: &Registration,
-        key: &KeyParams,
-        out: &mut [u8],
-    ) -> Result<usize, Failure> {
-        key.whole()?;
-        region.pack(out)
+    fn pack(&self, region: &Registration, out: &mut [u8]) -> Result<(), Failure> {
+        region.pack(out);
+        Ok(())
+    }
+
+    /// If Yama requires it, the process is opened to its peers here and not when the provider is loaded: only an interface means
+    /// that the core has selected this lane.
+    fn open(&self) -> Held {
+        if self.may_set_ptracer && probe::yama_scope() == Some(1) {
+            sys::let_anyone_attach();
+        }
+        Held::default()
+    }
+
+    fn address(&self) -> Vec<u8> {
+        self.address.encode(MAGIC)
+    }
+
+    fn reach(&self, address: &[u8]) -> Result<(Address<0>, Accessor), Failure> {
+        let peer = Address::decode(crate::DOMAIN, MAGIC, address)?;
+        Ok((peer, probe::reach(&self.address.facts, &peer)?))
+    }
+
+    fn connect(&self, held: &Held, (peer, accessor): (Address<0>, Accessor)) -> CmaEndpoint {
+        CmaEndpoint::new(peer, accessor, held.by_endpoint())
+    }
+
+    /// Returns the memory report. Every interface reports the domain's file and the process's key table.
+    fn memory(&self, held: &Held, base: usize) -> MemoryReport {
+        let file = self.announcements.as_ref().map_or(0, |all| all.bytes());
+        held.report(base + file + keys::table_bytes())
     }
 }

@@ -8,17 +8,14 @@
 //! is revoked in between, the region's owner waits for the operation.
 
 use crate::keys::{IMAGE_LEN, RemoteKey};
-use crate::probe::{self, Address, Miss};
-use crate::sys::{self, Direction, Errno};
+use crate::probe::{self, Miss};
+use crate::sys::{self, Errno};
 use tieline_memory_file::{Accessor, Cursor, HeldByEndpoint, Inside, Piece};
-use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status, access};
+use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status};
+use tieline_single_copy::{Address, BATCH, Direction, MAX_IOV, admit};
 
-/// The kernel's `IOV_MAX`. Longer lists of pieces work but take more calls.
-pub(crate) const MAX_IOV: u32 = 1024;
 /// The maximum number of local pieces of a get that is verified and copied in one call.
 const FEW: usize = 7;
-/// The number of pieces that are assembled on the stack if a list must be split.
-const BATCH: usize = 64;
 
 /// The limits of one system call. Tests lower them.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +29,7 @@ const KERNEL: Limits = Limits { bytes: 0x7fff_f000, pieces: MAX_IOV as usize };
 
 /// An endpoint to a peer process.
 pub struct CmaEndpoint {
-    peer: Address,
+    peer: Address<0>,
     /// This side's place among the peer's accessors.
     accessor: Accessor,
     limits: Limits,
@@ -40,21 +37,16 @@ pub struct CmaEndpoint {
 }
 
 impl CmaEndpoint {
-    pub(crate) fn new(peer: Address, accessor: Accessor, held: HeldByEndpoint) -> CmaEndpoint {
+    pub(crate) fn new(peer: Address<0>, accessor: Accessor, held: HeldByEndpoint) -> CmaEndpoint {
         held.set(accessor.bytes());
         CmaEndpoint { peer, accessor, limits: KERNEL, _held: held }
     }
 
     /// Validates the operation locally, and returns the remote address.
-    fn admit(&self, key: &RemoteKey, op: &RmaOp<'_>, right: u64) -> Result<u64, Status> {
-        let sum = op.iov.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len));
-        if sum != Some(op.len) {
-            return Err(Status::Invalid);
-        }
-        if key.access & right == 0 {
-            return Err(Status::KeyRejected);
-        }
-        key.range(op.offset, op.len)
+    #[inline]
+    fn target(direction: Direction, key: &RemoteKey, op: &RmaOp<'_>) -> Result<u64, Status> {
+        admit(op, direction.right(), key.access, key.len)?;
+        Ok(key.base + op.offset)
     }
 
     /// Compares the target's table entry with the key. The access must be announced.
@@ -151,7 +143,7 @@ impl Endpoint for CmaEndpoint {
     type Key = RemoteKey;
 
     fn put(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
-        let target = self.admit(key, op, access::REMOTE_WRITE)?;
+        let target = Self::target(Direction::Put, key, op)?;
         let inside = self.accessor.enter(key.generation);
         self.verify(key, &inside)?;
         self.copy(Direction::Put, key, op, target, &inside)?;
@@ -159,7 +151,7 @@ impl Endpoint for CmaEndpoint {
     }
 
     fn get(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
-        let target = self.admit(key, op, access::REMOTE_READ)?;
+        let target = Self::target(Direction::Get, key, op)?;
         let inside = self.accessor.enter(key.generation);
         if op.iov.len() <= FEW && op.len <= self.limits.bytes - IMAGE_LEN {
             let mut image = [0u8; IMAGE_LEN];
@@ -191,7 +183,7 @@ impl Endpoint for CmaEndpoint {
     }
 
     fn import_key(&self, bytes: &[u8]) -> Result<RemoteKey, Failure> {
-        RemoteKey::unpack(bytes, &self.peer.cookie)
+        RemoteKey::unpack(bytes, &self.peer.nonce)
     }
 }
 

@@ -11,15 +11,18 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use tieline_memory_file::Announcements;
 use tieline_plugin_api::process::PerProcess;
-use tieline_plugin_api::{Failure, Revoked, Status};
+use tieline_plugin_api::{Failure, Revoked};
+use tieline_single_copy::{Keys, number, rejected};
 
 /// The length of the bytes that identify a registration: cookie, generation, base, length, access, and the address of the
 /// registration's entry.
 pub(crate) const IMAGE_LEN: usize = 56;
 /// The length of a packed key, in bytes: magic and image.
 pub(crate) const PACKED_LEN: usize = 8 + IMAGE_LEN;
+/// The form of a packed key.
+pub(crate) const KEYS: Keys =
+    Keys { provider: crate::DOMAIN, magic: *b"tl-cma\0\x02", len: PACKED_LEN };
 
-const MAGIC: [u8; 8] = *b"tl-cma\0\x02";
 const ENTRIES_PER_CHUNK: usize = 64;
 
 /// An unguessable random number that identifies one domain of one process.
@@ -89,7 +92,7 @@ impl Registration {
         let entry = entry.expect("the list was filled above, under the same lock");
         let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
         let at = address_of(entry);
-        let fields = [half(cookie, 0), half(cookie, 8), generation, base, len, access, at];
+        let fields = [number(cookie, 0), number(cookie, 8), generation, base, len, access, at];
         entry.cookie[0].store(fields[0], Ordering::Relaxed);
         entry.cookie[1].store(fields[1], Ordering::Relaxed);
         entry.base.store(base, Ordering::Relaxed);
@@ -118,17 +121,10 @@ impl Registration {
         address_of(self.entry)
     }
 
-    /// Packs the key.
-    pub(crate) fn pack(&self, out: &mut [u8]) -> Result<usize, Failure> {
-        let out = out.get_mut(..PACKED_LEN).ok_or_else(|| {
-            Failure::new(
-                Status::TooLarge,
-                format!("a shm-cma key takes {PACKED_LEN} bytes and the buffer is shorter"),
-            )
-        })?;
-        out[..8].copy_from_slice(&MAGIC);
+    /// Packs the key into a buffer of its length.
+    pub(crate) fn pack(&self, out: &mut [u8]) {
+        out[..8].copy_from_slice(&KEYS.magic);
         out[8..].copy_from_slice(&self.image);
-        Ok(PACKED_LEN)
     }
 }
 
@@ -162,7 +158,7 @@ impl Card {
 
     /// Parses an image. Returns `None` if the image belongs to another domain.
     pub(crate) fn read(image: &[u8; IMAGE_LEN], cookie: &Cookie) -> Option<Card> {
-        let descriptor = i32::try_from(half(image, 24)).ok();
+        let descriptor = i32::try_from(number(image, 24)).ok();
         (image[..16] == cookie[..]).then_some(Card { descriptor })
     }
 }
@@ -180,41 +176,21 @@ pub struct RemoteKey {
 impl RemoteKey {
     /// Parses a packed key of the domain with this cookie.
     pub(crate) fn unpack(bytes: &[u8], cookie: &Cookie) -> Result<RemoteKey, Failure> {
-        let rejected =
-            |why: &str| Failure::new(Status::KeyRejected, format!("the remote key {why}"));
-        let bytes: &[u8; PACKED_LEN] = bytes.try_into().map_err(|_| {
-            rejected(&format!("is {} bytes long; a shm-cma key has {PACKED_LEN}", bytes.len()))
-        })?;
-        if bytes[..8] != MAGIC {
-            return Err(rejected("is not one of shm-cma"));
-        }
-        if bytes[8..24] != cookie[..] {
-            return Err(rejected(
-                "belongs to another process or context than this endpoint's peer",
-            ));
-        }
+        KEYS.check(bytes, cookie)?;
         let mut image = [0; IMAGE_LEN];
         image.copy_from_slice(&bytes[8..]);
         let key = RemoteKey {
-            entry: half(&image, 48),
-            base: half(&image, 24),
-            len: half(&image, 32),
-            access: half(&image, 40),
-            generation: half(&image, 16),
+            entry: number(&image, 48),
+            base: number(&image, 24),
+            len: number(&image, 32),
+            access: number(&image, 40),
+            generation: number(&image, 16),
             image,
         };
         if key.generation == 0 || key.base.checked_add(key.len).is_none() {
             return Err(rejected("describes no region"));
         }
         Ok(key)
-    }
-
-    /// Returns the remote address of `len` bytes at `offset`, if the region contains the whole range.
-    pub(crate) fn range(&self, offset: u64, len: usize) -> Result<u64, Status> {
-        match offset.checked_add(len as u64) {
-            Some(end) if end <= self.len => Ok(self.base + offset),
-            _ => Err(Status::OutOfRange),
-        }
     }
 }
 
@@ -232,23 +208,17 @@ pub(crate) fn cookie() -> Result<Cookie, Failure> {
     sys::random()
 }
 
-/// Returns the eight bytes at `at` as a number.
-pub(crate) fn half(bytes: &[u8], at: usize) -> u64 {
-    let mut number = [0; 8];
-    number.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_ne_bytes(number)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tieline_plugin_api::Status;
     use tieline_testing::holds_in_child;
 
     const COOKIE: Cookie = [7; 16];
 
     fn packed(registration: &Registration) -> [u8; PACKED_LEN] {
         let mut bytes = [0; PACKED_LEN];
-        assert_eq!(registration.pack(&mut bytes).unwrap(), PACKED_LEN);
+        registration.pack(&mut bytes);
         bytes
     }
 
@@ -309,24 +279,13 @@ mod tests {
     #[test]
     fn a_short_buffer_and_malformed_keys_are_refused() {
         let registration = Registration::new(&COOKIE, 0x1000, 64, 3, None);
-        assert_eq!(registration.pack(&mut [0; 63]).unwrap_err().status, Status::TooLarge);
+        assert_eq!(KEYS.room(&mut [0; 63]).unwrap_err().status, Status::TooLarge);
         let good = packed(&registration);
         for bytes in [&good[..63], &[], &[0; PACKED_LEN]] {
             let refused = RemoteKey::unpack(bytes, &COOKIE).err().unwrap();
             assert_eq!(refused.status, Status::KeyRejected);
         }
         assert!(RemoteKey::unpack(&good, &[8; 16]).is_err(), "a key of another domain");
-    }
-
-    #[test]
-    fn a_range_that_overflows_is_out_of_range() {
-        let registration = Registration::new(&COOKIE, 0x1000, 64, 3, None);
-        let key = RemoteKey::unpack(&packed(&registration), &COOKIE).unwrap();
-        assert_eq!(key.range(0, 64), Ok(0x1000));
-        assert_eq!(key.range(64, 0), Ok(0x1040));
-        for (offset, len) in [(0, 65), (64, 1), (65, 0), (u64::MAX, 2), (1, usize::MAX)] {
-            assert_eq!(key.range(offset, len), Err(Status::OutOfRange));
-        }
     }
 
     #[test]

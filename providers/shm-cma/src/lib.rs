@@ -30,20 +30,17 @@ mod domain;
 mod endpoint;
 #[cfg(feature = "test-hooks")]
 mod hooks;
-mod interface;
 mod keys;
 mod probe;
 mod sys;
 
-pub use domain::CmaDomain;
+pub use domain::{Cma, CmaDomain, CmaInterface};
 pub use endpoint::CmaEndpoint;
-pub use interface::CmaInterface;
 pub use keys::{Registration, RemoteKey};
 
 use tieline_plugin_api::config::Value;
-use tieline_plugin_api::{
-    ConfigDoc, DomainInfo, Failure, HostHandle, Provider, Status, memory_caps,
-};
+use tieline_plugin_api::{ConfigDoc, DomainInfo, Failure, HostHandle, Provider};
+use tieline_single_copy::{check_domain, domains};
 
 /// The name of the only domain.
 pub const DOMAIN: &str = "shm-cma";
@@ -81,21 +78,12 @@ impl Provider for ShmCma {
     }
 
     fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
-        Ok(vec![DomainInfo {
-            name: DOMAIN.to_string(),
-            caps: memory_caps::REGISTER,
-            max_key_len: keys::PACKED_LEN as u32,
-            register_ns: 60.0,
-            register_ns_per_byte: 0.0,
-        }])
+        Ok(domains::<Cma>(60.0))
     }
 
     fn open_domain(&self, name: &str, _context_id: [u8; 16]) -> Result<CmaDomain, Failure> {
-        if name == DOMAIN {
-            CmaDomain::new(self.may_set_ptracer)
-        } else {
-            Err(Failure::new(Status::NoDevice, format!("shm-cma has no domain `{name}`")))
-        }
+        check_domain::<Cma>(name)?;
+        CmaDomain::new(self.may_set_ptracer)
     }
 }
 

@@ -3,55 +3,20 @@
 //! A copy of the peer's cookie, 16 random bytes, decides. A process that merely has the same number cannot pass for the peer. Facts
 //! (boot, namespaces, user) only serve the error texts.
 
-use crate::keys::{Card, Cookie, IMAGE_LEN, half};
+use crate::keys::{Card, IMAGE_LEN};
 use crate::sys;
 use std::fs;
 use tieline_memory_file::{Accessor, Facts};
 use tieline_plugin_api::{Failure, Status};
-
-/// The length of an interface address, in bytes.
-pub(crate) const ADDRESS_LEN: usize = 76;
+use tieline_single_copy::{other_user, reused, system};
 
 /// The first bytes of an address, of which the last one is the version. Version 2 announces its accesses and refuses accesses by
 /// peers that do not.
-const MAGIC: [u8; 4] = *b"cma\x02";
+pub(crate) const MAGIC: [u8; 4] = *b"cma\x02";
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
-/// The interface address: the facts, the domain's cookie, and the location of the domain's entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Address {
-    pub(crate) facts: Facts,
-    pub(crate) cookie: Cookie,
-    pub(crate) cookie_at: u64,
-}
-
-impl Address {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(ADDRESS_LEN);
-        bytes.extend(MAGIC);
-        bytes.extend(self.facts.encode());
-        bytes.extend(self.cookie);
-        bytes.extend(self.cookie_at.to_ne_bytes());
-        bytes
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Address, Failure> {
-        let malformed =
-            |why: String| Failure::new(Status::BadData, format!("shm-cma address {why}"));
-        let bytes: &[u8; ADDRESS_LEN] = bytes
-            .try_into()
-            .map_err(|_| malformed(format!("has {} bytes, expected {ADDRESS_LEN}", bytes.len())))?;
-        if bytes[..4] != MAGIC {
-            return Err(malformed("is of another kind or version".to_string()));
-        }
-        let mut facts = [0; Facts::LEN];
-        facts.copy_from_slice(&bytes[4..52]);
-        let facts = Facts::decode(&facts)?;
-        let mut address = Address { facts, cookie: [0; 16], cookie_at: half(bytes, 68) };
-        address.cookie.copy_from_slice(&bytes[52..68]);
-        Ok(address)
-    }
-}
+/// The interface address. Its card is the location of the domain's entry.
+type Address = tieline_single_copy::Address<0>;
 
 /// Checks whether this kernel lets a process copy at all, even from itself.
 pub(crate) fn kernel_has_it() -> Result<(), Failure> {
@@ -76,7 +41,7 @@ pub(crate) fn reach(me: &Facts, peer: &Address) -> Result<Accessor, Failure> {
     let them = &peer.facts;
     me.may_name(them)?;
     match look(peer) {
-        Ok(Card { descriptor: Some(number) }) => Accessor::open(them.pid, number, &peer.cookie)
+        Ok(Card { descriptor: Some(number) }) => Accessor::open(them.pid, number, &peer.nonce)
             .map_err(|failure| match failure.status {
                 Status::PeerFailed | Status::NoMemory => failure,
                 _ => Failure::new(Status::Unreachable, failure.text),
@@ -124,8 +89,8 @@ pub(crate) fn check(peer: &Address) -> Result<(), Miss> {
 /// Copies the rest of the entry that contains the peer's cookie.
 fn look(peer: &Address) -> Result<Card, Miss> {
     let mut image = [0; IMAGE_LEN];
-    match sys::read(peer.facts.pid, peer.cookie_at, &mut image) {
-        Ok(()) => Card::read(&image, &peer.cookie).ok_or(Miss::Stranger),
+    match sys::read(peer.facts.pid, peer.card, &mut image) {
+        Ok(()) => Card::read(&image, &peer.nonce).ok_or(Miss::Stranger),
         Err(libc::EFAULT) => Err(Miss::Stranger),
         Err(libc::EPERM | libc::EACCES) => Err(Miss::Refused),
         Err(libc::ENOSYS) => Err(Miss::Missing),
@@ -147,11 +112,8 @@ fn why_refused(me: &Facts, peer: &Facts, scope: Option<u32>) -> String {
         && peer.user_namespace != 0
     {
         "it is in another user namespace; run both in the same one".to_string()
-    } else if me.uid != peer.uid {
-        format!(
-            "it runs as user {}, this process as user {}; run both as the same user",
-            peer.uid, me.uid
-        )
+    } else if let Some(why) = other_user(me, peer) {
+        why
     } else {
         match scope {
             Some(1) => "Yama's ptrace_scope is 1 and the peer allows nobody \
@@ -171,56 +133,23 @@ fn why_refused(me: &Facts, peer: &Facts, scope: Option<u32>) -> String {
 }
 
 fn why_stranger(peer: &Facts) -> String {
-    let pid = peer.pid;
-    if peer.was_reused() {
-        return format!(
-            "the peer has ended and its number was reused: process {pid} was started at another time"
-        );
-    }
-    format!(
-        "process {pid} does not hold the peer's cookie: it has closed the domain or called exec"
-    )
-}
-
-fn system(what: &str, errno: sys::Errno) -> Failure {
-    Failure::from_io(what, &std::io::Error::from_raw_os_error(errno))
+    let held = |pid| {
+        format!(
+            "process {pid} does not hold the peer's cookie: it has closed the domain or called exec"
+        )
+    };
+    reused(peer).unwrap_or_else(|| held(peer.pid))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn address() -> Address {
-        Address { facts: Facts::current_process(), cookie: [9; 16], cookie_at: 0x1234 }
-    }
-
-    #[test]
-    fn address_survives_packing() {
-        let bytes = address().encode();
-        assert_eq!(bytes.len(), ADDRESS_LEN);
-        assert_eq!(Address::decode(&bytes).unwrap(), address());
-    }
-
-    #[test]
-    fn a_truncated_or_foreign_address_is_refused() {
-        let bytes = address().encode();
-        for cut in 0..bytes.len() {
-            assert_eq!(Address::decode(&bytes[..cut]).unwrap_err().status, Status::BadData);
-        }
-        let mut other = bytes.clone();
-        other[3] ^= 1;
-        assert!(Address::decode(&other).is_err());
-        let mut negative = bytes;
-        negative[4..8].copy_from_slice(&(-1i32).to_ne_bytes());
-        assert!(Address::decode(&negative).unwrap_err().text.contains("-1"));
-    }
-
     #[test]
     fn a_wrong_cookie_is_told_apart_from_a_reused_number() {
-        let cookie: Cookie = [3; 16];
-        let mut peer = address();
-        peer.cookie = [4; 16];
-        peer.cookie_at = cookie.as_ptr().expose_provenance() as u64;
+        let cookie = [3u8; 16];
+        let card = cookie.as_ptr().expose_provenance() as u64;
+        let mut peer = Address { facts: Facts::current_process(), nonce: [4; 16], card, files: [] };
         let failure = reach(&Facts::current_process(), &peer).unwrap_err();
         assert_eq!(failure.status, Status::PeerFailed);
         assert!(failure.text.contains("does not hold the peer's cookie"), "{failure}");

@@ -5,9 +5,8 @@
 use std::io::Error;
 use tieline_memory_file::Piece;
 pub(crate) use tieline_memory_file::{own_pid, random};
-
-/// A system error number.
-pub(crate) type Errno = i32;
+use tieline_single_copy::Direction;
+pub(crate) use tieline_single_copy::Errno;
 
 /// A piece of the peer's memory. Only the kernel interprets the numbers.
 #[repr(C)]
@@ -22,15 +21,6 @@ const _: () = assert!(
         && core::mem::offset_of!(Remote, address) == core::mem::offset_of!(libc::iovec, iov_base)
         && core::mem::offset_of!(Remote, len) == core::mem::offset_of!(libc::iovec, iov_len)
 );
-
-/// The direction of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    /// From the local pieces into the peer.
-    Put,
-    /// From the peer into the local pieces.
-    Get,
-}
 
 /// Copies between local pieces and pieces of process `pid`, in order, up to the shorter total length. Returns the number of bytes
 /// copied, which is smaller if a later page is inaccessible.

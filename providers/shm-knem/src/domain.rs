@@ -1,120 +1,109 @@
-//! The domain: registers memory with the driver and in the table that peers read.
+//! The mechanism: registers memory with the driver and in the table that peers read.
 
 use std::sync::Arc;
 
-use tieline_memory_file::Facts;
-use tieline_plugin_api::abi::{Cost, KeyParams, ModuleAttr, RegisterParams, fixed};
-use tieline_plugin_api::{
-    Absent, Domain, Failure, Revoked, Status, access, caps, connects, cost_class, role,
+use tieline_memory_file::Held;
+use tieline_plugin_api::abi::{Cost, ModuleAttr};
+use tieline_plugin_api::{Failure, MemoryReport, Revoked, access, cost_class};
+use tieline_single_copy::{
+    Address, Keys, Mechanism, SingleCopyDomain, SingleCopyInterface, TablePeer,
 };
 
-use crate::interface::KnemInterface;
-use crate::keys::{Owner, Registration};
-use crate::probe::{ADDRESS_LEN, Address, Card};
+use crate::KnemEndpoint;
+use crate::keys::{KEYS, Owner, Registration};
+use crate::probe::{self, Card, MAGIC};
 use crate::sys::Kernel;
-use crate::{MODULE, endpoint};
 
-/// The memory of this process, as one context exposes it to its peers.
-pub struct KnemDomain {
+/// The domain: the memory of this process, as one context exposes it to its peers.
+pub type KnemDomain = SingleCopyDomain<Knem>;
+/// The module `copy`, opened for one worker.
+pub type KnemInterface = SingleCopyInterface<Knem>;
+
+/// Copies by the kernel module knem.
+pub struct Knem {
     owner: Arc<Owner>,
-    card: Card,
-    address: Address,
+    /// The card, which lives as long as the domain.
+    _card: Card,
+    address: Address<2>,
 }
 
-impl KnemDomain {
-    pub(crate) fn new(kernel: Arc<dyn Kernel>) -> Result<KnemDomain, Failure> {
+impl TryFrom<Arc<dyn Kernel>> for Knem {
+    type Error = Failure;
+
+    fn try_from(kernel: Arc<dyn Kernel>) -> Result<Knem, Failure> {
         let owner = Arc::new(Owner::new(kernel)?);
         let card = Card::new(&owner)?;
-        let address = Address {
-            facts: Facts::current_process(),
-            nonce: owner.nonce,
-            card: card.cookie(),
-            table: owner.table.descriptor(),
-            announcements: owner.announcements.descriptor(),
-        };
-        Ok(KnemDomain { owner, card, address })
+        let address = owner.shared.address(card.cookie());
+        Ok(Knem { owner, _card: card, address })
     }
 }
 
-impl Domain for KnemDomain {
-    type Interface = KnemInterface;
-    type Connector = Absent;
+impl Mechanism for Knem {
+    const MODULE: &'static str = crate::MODULE;
+    const KEYS: Keys = KEYS;
+    const ADDRESS_LEN: usize = Address::<2>::LEN;
     type Region = Registration;
+    type Peer = TablePeer<3>;
+    type Endpoint = KnemEndpoint;
+    type Local = Held;
 
-    fn modules(&self) -> Vec<ModuleAttr> {
+    fn describe(&self, attr: &mut ModuleAttr) {
+        // The priority is below that of shm-cma, which needs no registration, and above that of every network module.
+        attr.priority = 65;
         // A copy takes one system call and two liveness checks of the peer; UCX also uses 1200 ns for knem. The copy itself runs at
         // memcpy's speed, because the target's pages are already pinned.
         let rma = Cost { overhead_ns: 1400.0, latency_ns: 0.0, bytes_per_second: 11e9 };
-        let mut attr = ModuleAttr {
-            name: fixed(MODULE),
-            role: role::DATA,
-            connects: connects::TO_INTERFACE,
-            caps: caps::PUT
-                | caps::GET
-                | caps::REMOTE_COMPLETION
-                | caps::PASSIVE_TARGET
-                | caps::SYNCHRONOUS
-                | caps::LOCAL_ONLY
-                | caps::CHECKS_KEYS
-                | caps::ANY_THREAD,
-            // The priority is below that of shm-cma, which needs no registration, and above that of every network module.
-            priority: 65,
-            max_iov: endpoint::MAX_IOV,
-            max_address_len: ADDRESS_LEN as u32,
-            ..ModuleAttr::empty()
-        };
         attr.cost[cost_class::SMALL_RMA] = rma;
         attr.cost[cost_class::BULK_RMA] = rma;
-        vec![attr]
     }
 
-    fn open_interface(&self, module: &str, _worker_id: [u8; 16]) -> Result<KnemInterface, Failure> {
-        if module != MODULE {
-            return Err(Failure::new(
-                Status::NoDevice,
-                format!("shm-knem has no module `{module}`, only `{MODULE}`"),
-            ));
-        }
-        let _ = &self.card; // the card lives as long as the domain
-        Ok(KnemInterface::new(self.owner.clone(), self.address))
-    }
-
-    fn register(&self, memory: &RegisterParams) -> Result<Registration, Failure> {
-        let (base, len, rights) = memory.host_memory()?;
-        let start = base.expose_provenance() as u64;
-        if start == 0 || start.checked_add(len as u64).is_none() {
-            return Err(Failure::new(
-                Status::Invalid,
-                format!("{len} bytes at address {start:#x} are no memory of this process"),
-            ));
-        }
+    fn register(&self, start: u64, len: u64, rights: u64) -> Result<Registration, Failure> {
         let rights = rights & (access::REMOTE_READ | access::REMOTE_WRITE);
-        Ok(Registration::new(&self.owner, start, len as u64, rights))
+        Ok(Registration::new(&self.owner, start, len, rights))
     }
 
     fn revoke(&self, region: &Registration) -> Revoked {
         region.revoke()
     }
 
-    fn pack_key(
-        &self,
-        region: &Registration,
-        key: &KeyParams,
-        out: &mut [u8],
-    ) -> Result<usize, Failure> {
-        key.whole()?;
+    fn pack(&self, region: &Registration, out: &mut [u8]) -> Result<(), Failure> {
         region.pack(out)
+    }
+
+    fn open(&self) -> Held {
+        Held::default()
+    }
+
+    fn address(&self) -> Vec<u8> {
+        self.address.encode(MAGIC)
+    }
+
+    fn reach(&self, address: &[u8]) -> Result<TablePeer<3>, Failure> {
+        probe::reach(&*self.owner.kernel, &self.address.facts, address)
+    }
+
+    fn connect(&self, held: &Held, peer: TablePeer<3>) -> KnemEndpoint {
+        KnemEndpoint::new(self.owner.kernel.clone(), peer, held.by_endpoint())
+    }
+
+    /// Returns the memory report. Every interface reports the domain's files.
+    fn memory(&self, held: &Held, base: usize) -> MemoryReport {
+        let shared = &self.owner.shared;
+        held.report(base + shared.table.bytes() + shared.announcements.bytes())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::MODULE;
     use crate::double::Played;
-    use tieline_plugin_api::Interface;
+    use tieline_plugin_api::abi::RegisterParams;
+    use tieline_plugin_api::{Domain, Interface, Status, caps, connects, role};
 
     fn domain() -> KnemDomain {
-        KnemDomain::new(Arc::new(Played::default())).unwrap()
+        let kernel: Arc<dyn Kernel> = Arc::new(Played::default());
+        KnemDomain::new(kernel).unwrap()
     }
 
     #[test]
@@ -150,8 +139,8 @@ mod tests {
         assert_eq!(refused.status, Status::NoDevice);
         assert!(refused.text.contains("`ring`"), "{refused:?}");
         let open = domain.open_interface(MODULE, [0; 16]).unwrap();
-        assert_eq!(open.address().len(), ADDRESS_LEN);
-        assert!(open.memory().base_bytes >= domain.owner.table.bytes() as u64);
+        assert_eq!(open.address().len(), 84);
+        assert!(open.memory().base_bytes > 4096, "with the table");
     }
 
     #[test]

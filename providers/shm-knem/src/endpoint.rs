@@ -10,26 +10,25 @@
 use std::sync::Arc;
 
 use tieline_memory_file::{Cursor, HeldByEndpoint, Inside, Piece};
-use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status, access};
+use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status};
+use tieline_single_copy::{BATCH, Direction, TablePeer, admit};
 
 use crate::keys::RemoteKey;
-use crate::probe::Peer;
-use crate::sys::{Direction, Kernel, Miss};
-
-/// The maximum number of pieces of one operation. Longer lists work but take more calls, and so do some lists up to this length.
-pub(crate) const MAX_IOV: u32 = 1024;
-/// The number of pieces of one call, assembled on the stack.
-const BATCH: usize = 64;
+use crate::sys::{Kernel, Miss};
 
 /// An endpoint to a peer process.
 pub struct KnemEndpoint {
     kernel: Arc<dyn Kernel>,
-    peer: Peer,
+    peer: TablePeer<3>,
     held: HeldByEndpoint,
 }
 
 impl KnemEndpoint {
-    pub(crate) fn new(kernel: Arc<dyn Kernel>, peer: Peer, held: HeldByEndpoint) -> KnemEndpoint {
+    pub(crate) fn new(
+        kernel: Arc<dyn Kernel>,
+        peer: TablePeer<3>,
+        held: HeldByEndpoint,
+    ) -> KnemEndpoint {
         let endpoint = KnemEndpoint { kernel, peer, held };
         endpoint.tell();
         endpoint
@@ -46,18 +45,7 @@ impl KnemEndpoint {
     }
 
     fn copy(&self, direction: Direction, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
-        let right = match direction {
-            Direction::Put => access::REMOTE_WRITE,
-            Direction::Get => access::REMOTE_READ,
-        };
-        let sum = op.iov.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len));
-        if sum != Some(op.len) {
-            return Err(Status::Invalid);
-        }
-        if key.access & right == 0 {
-            return Err(Status::KeyRejected);
-        }
-        key.holds(op.offset, op.len)?;
+        admit(op, direction.right(), key.access, key.len)?;
         let inside = self.peer.accessor.enter(key.place.generation);
         self.still_theirs(key, &inside)?;
         let mut cursor = Cursor::new(op.iov);

@@ -6,33 +6,29 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tieline_memory_file::{Announcements, Nonce, PeerRegistrations, Place, Registrations};
+use tieline_memory_file::{Nonce, PeerRegistrations, Place};
 use tieline_plugin_api::process::Mark;
 use tieline_plugin_api::{Failure, Revoked, Status, access};
+use tieline_single_copy::{Keys, Shared, system};
 
 use crate::hold::{self, Hold};
 use crate::sys::{self, Cookie, Kernel};
 
-/// The length of a packed key, in bytes: magic, nonce, generation, entry, padding.
-pub(crate) const PACKED_LEN: usize = 40;
-/// The first bytes of a packed key, of which the last one is the version.
-const MAGIC: [u8; 8] = *b"tl-knem\x01";
+/// The form of a packed key: magic, nonce, generation, entry, padding.
+pub(crate) const KEYS: Keys =
+    Keys { provider: crate::DOMAIN, magic: *b"tl-knem\x01", len: Keys::PLACE_LEN };
 
 /// The state that the registrations of one domain share.
 pub(crate) struct Owner {
     pub(crate) kernel: Arc<dyn Kernel>,
-    pub(crate) nonce: Nonce,
-    pub(crate) table: Registrations,
-    pub(crate) announcements: Announcements,
+    pub(crate) shared: Shared<3>,
     /// The mark of the process that made the regions: in a forked child the regions belong to its parent.
     mark: Mark,
 }
 
 impl Owner {
     pub(crate) fn new(kernel: Arc<dyn Kernel>) -> Result<Owner, Failure> {
-        let nonce = sys::random()?;
-        let (table, announcements) = (Registrations::new(&nonce)?, Announcements::new(&nonce)?);
-        Ok(Owner { kernel, nonce, table, announcements, mark: Mark::new() })
+        Ok(Owner { kernel, shared: Shared::new()?, mark: Mark::new() })
     }
 }
 
@@ -96,7 +92,7 @@ impl Registration {
             None
         };
         let cookie = pinned.as_ref().map(|pinned| pinned.cookie);
-        match self.owner.table.enter([cookie.unwrap_or(0), len, self.rights]) {
+        match self.owner.shared.table.enter([cookie.unwrap_or(0), len, self.rights]) {
             Ok(place) => {
                 *offered = Offered::As(place, pinned);
                 Ok((place, cookie))
@@ -118,26 +114,14 @@ impl Registration {
                 return Revoked::Quiet;
             }
         };
-        self.owner.table.revoke(place);
-        if self.owner.announcements.is_inside(place.generation) {
-            Revoked::Busy
-        } else {
-            Revoked::Quiet
-        }
+        self.owner.shared.revoke(place)
     }
 
-    /// Packs the key.
-    pub(crate) fn pack(&self, out: &mut [u8]) -> Result<usize, Failure> {
-        let out = out.get_mut(..PACKED_LEN).ok_or_else(|| {
-            let text = format!("a shm-knem key takes {PACKED_LEN} bytes and the buffer is shorter");
-            Failure::new(Status::TooLarge, text)
-        })?;
+    /// Packs the key into a buffer of its length.
+    pub(crate) fn pack(&self, out: &mut [u8]) -> Result<(), Failure> {
         let (place, _) = self.offer()?;
-        out[..8].copy_from_slice(&MAGIC);
-        out[8..24].copy_from_slice(&self.owner.nonce);
-        out[24..32].copy_from_slice(&place.generation.to_ne_bytes());
-        out[32..].copy_from_slice(&u64::from(place.entry).to_ne_bytes());
-        Ok(PACKED_LEN)
+        KEYS.write(&self.owner.shared.nonce, place, out);
+        Ok(())
     }
 }
 
@@ -148,7 +132,7 @@ impl Drop for Registration {
         }
         let ended = core::mem::replace(&mut *self.offered(), Offered::NoMore);
         let Offered::As(place, pinned) = ended else { return };
-        self.owner.table.leave(place);
+        self.owner.shared.table.leave(place);
         let _ = pinned.map(|pinned| pinned.end(&*self.owner.kernel));
     }
 }
@@ -189,7 +173,7 @@ fn why_not_pinned(base: u64, len: u64, errno: sys::Errno) -> Failure {
                 "{what}: a part is not mapped, cannot be written though REMOTE_WRITE was asked for, or is a device's"
             ),
         ),
-        errno => Failure::from_io(&what, &std::io::Error::from_raw_os_error(errno)),
+        errno => system(&what, errno),
     }
 }
 
@@ -209,36 +193,7 @@ impl RemoteKey {
         nonce: &Nonce,
         table: &PeerRegistrations,
     ) -> Result<RemoteKey, Failure> {
-        let rejected =
-            |why: &str| Failure::new(Status::KeyRejected, format!("the remote key {why}"));
-        let bytes: &[u8; PACKED_LEN] = bytes.try_into().map_err(|_| {
-            rejected(&format!("is {} bytes long; a shm-knem key has {PACKED_LEN}", bytes.len()))
-        })?;
-        if bytes[..8] != MAGIC {
-            return Err(rejected("is not one of shm-knem"));
-        }
-        if bytes[8..24] != nonce[..] {
-            return Err(rejected(
-                "belongs to another process or context than this endpoint's peer",
-            ));
-        }
-        let half = |at: usize| {
-            let mut number = [0; 8];
-            number.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_ne_bytes(number)
-        };
-        let gone = || rejected("names no region that is registered now");
-        let entry = u32::try_from(half(32)).map_err(|_| gone())?;
-        let place = Place { entry, generation: half(24) };
-        let [cookie, len, access] = table.read(place).ok_or_else(gone)?;
+        let (place, [cookie, len, access]) = KEYS.read(bytes, nonce, table)?;
         Ok(RemoteKey { place, cookie, len, access })
-    }
-
-    /// Checks whether the region contains `len` bytes at `offset`.
-    pub(crate) fn holds(&self, offset: u64, len: usize) -> Result<(), Status> {
-        match offset.checked_add(len as u64) {
-            Some(end) if end <= self.len => Ok(()),
-            _ => Err(Status::OutOfRange),
-        }
     }
 }

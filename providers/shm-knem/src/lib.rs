@@ -22,23 +22,21 @@ mod domain;
 mod double;
 mod endpoint;
 mod hold;
-mod interface;
 mod keys;
 mod probe;
 mod sys;
 
-pub use domain::KnemDomain;
+pub use domain::{Knem, KnemDomain, KnemInterface};
 pub use endpoint::KnemEndpoint;
-pub use interface::KnemInterface;
 pub use keys::{Registration, RemoteKey};
 
 use std::sync::Arc;
 
-use tieline_plugin_api::{
-    ConfigDoc, DomainInfo, Failure, HostHandle, Provider, Status, memory_caps,
-};
+use tieline_plugin_api::{ConfigDoc, DomainInfo, Failure, HostHandle, Provider};
+use tieline_single_copy::{check_domain, domains};
 
 use crate::hold::Forks;
+use crate::sys::Kernel;
 
 /// The name of the only domain.
 pub const DOMAIN: &str = "shm-knem";
@@ -66,21 +64,13 @@ impl Provider for ShmKnem {
     }
 
     fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
-        Ok(vec![DomainInfo {
-            name: DOMAIN.to_string(),
-            caps: memory_caps::REGISTER,
-            max_key_len: keys::PACKED_LEN as u32,
-            // Registering only records the range. The first key pins the range, page by page.
-            register_ns: 60.0,
-            register_ns_per_byte: 0.0,
-        }])
+        // Registering only records the range. The first key pins the range, page by page.
+        Ok(domains::<Knem>(60.0))
     }
 
     fn open_domain(&self, name: &str, _context_id: [u8; 16]) -> Result<KnemDomain, Failure> {
-        if name == DOMAIN {
-            KnemDomain::new(Arc::new(probe::device(self.forks)?))
-        } else {
-            Err(Failure::new(Status::NoDevice, format!("shm-knem has no domain `{name}`")))
-        }
+        check_domain::<Knem>(name)?;
+        let kernel: Arc<dyn Kernel> = Arc::new(probe::device(self.forks)?);
+        KnemDomain::new(kernel)
     }
 }

@@ -13,12 +13,10 @@ use std::path::Path;
 
 use tieline_memory_file::Piece;
 use tieline_plugin_api::Failure;
+pub(crate) use tieline_single_copy::{Direction, Errno};
 
 use crate::hold::{Forks, Hold, Holder};
-pub(crate) use tieline_memory_file::random;
 
-/// A system error number.
-pub(crate) type Errno = i32;
 /// The kernel's name for a region, valid for every process of the same user.
 pub(crate) type Cookie = u64;
 
@@ -77,15 +75,6 @@ const _: () = {
     assert!(size_of::<Piece<'_>>() == 16);
     assert!(core::mem::offset_of!(libc::iovec, iov_len) == 8);
 };
-
-/// The direction of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    /// From the local pieces into the region.
-    Put,
-    /// From the region into the local pieces.
-    Get,
-}
 
 /// The causes of a failed copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

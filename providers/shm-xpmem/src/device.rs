@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tieline_plugin_api::process::{Kept, Mark, PerProcess};
 use tieline_plugin_api::{Failure, Status};
+use tieline_single_copy::{not_opened, system};
 
 use crate::attachments::Attachments;
 use crate::settings::Settings;
@@ -150,13 +151,12 @@ fn opened() -> Result<Device, Failure> {
     if usize::BITS != 64 {
         return Err(Failure::new(Status::Unsupported, "xpmem is for processes of 64 bits"));
     }
-    let node = std::fs::metadata(DEVICE).map_err(|error| not_opened(&error))?;
+    let node = std::fs::metadata(DEVICE).map_err(|error| no_device(&error))?;
     can_be_opened(sys::first_thread_has_ended(), sys::is_open(node.rdev(), &inherited()))?;
-    let device = Device::open(Path::new(DEVICE)).map_err(|error| not_opened(&error))?;
+    let device = Device::open(Path::new(DEVICE)).map_err(|error| no_device(&error))?;
     let version = device.version().map_err(|errno| {
         device.close();
-        let what = format!("asking {DEVICE} for its version");
-        Failure::from_io(&what, &std::io::Error::from_raw_os_error(errno))
+        system(&format!("asking {DEVICE} for its version"), errno)
     })?;
     if let Err(failure) = known(version) {
         device.close();
@@ -185,23 +185,8 @@ fn can_be_opened(first_thread_has_ended: bool, is_open: bool) -> Result<(), Fail
     Ok(())
 }
 
-fn not_opened(error: &std::io::Error) -> Failure {
-    match error.kind() {
-        std::io::ErrorKind::NotFound => Failure::new(
-            Status::NoDevice,
-            format!(
-                "there is no {DEVICE}: the kernel module xpmem is not loaded (`modprobe xpmem`)"
-            ),
-        ),
-        std::io::ErrorKind::PermissionDenied => Failure::new(
-            Status::Permission,
-            format!(
-                "{DEVICE} is not open to this user for reading and writing; xpmem's udev rule gives it mode 0666: install \
-                 that, or change its mode"
-            ),
-        ),
-        _ => Failure::from_io(&format!("opening {DEVICE}"), error),
-    }
+fn no_device(error: &std::io::Error) -> Failure {
+    not_opened(DEVICE, "xpmem", "gives it mode 0666: install that", error)
 }
 
 /// Checks whether that version of the module has the commands of `sys`: 2.6 and later versions of 2. `0x00027004` is 2.7.4.

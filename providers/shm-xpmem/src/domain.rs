@@ -1,74 +1,72 @@
-//! The domain: registers memory with the kernel module and in the table that peers read.
+//! The mechanism: registers memory with the kernel module and in the table that peers read.
 
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
 use std::sync::{Arc, Once};
 
-use tieline_memory_file::Facts;
-use tieline_plugin_api::abi::{Cost, KeyParams, ModuleAttr, RegisterParams, fixed};
+use tieline_memory_file::Nonce;
+use tieline_plugin_api::abi::{Cost, ModuleAttr};
 use tieline_plugin_api::{
-    Absent, Domain, Failure, HostHandle, Revoked, Status, access, caps, connects, cost_class,
-    log_level, role,
+    Failure, HostHandle, MemoryReport, Revoked, access, caps, cost_class, log_level,
 };
+use tieline_single_copy::{Address, Keys, Mechanism, SingleCopyDomain, SingleCopyInterface};
 
 use crate::device::Lease;
-use crate::interface::XpmemInterface;
-use crate::keys::{Owner, Registration};
-use crate::probe::{ADDRESS_LEN, Address, Card};
+use crate::keys::{KEYS, Owner, Registration};
+use crate::model::Costs;
+use crate::probe::{self, Card, MAGIC, Peer};
 use crate::settings::{Reach, Settings};
-use crate::{MODULE, endpoint, model};
+use crate::{XpmemEndpoint, model};
 
-/// The memory of this process, as one context exposes it to its peers.
-pub struct XpmemDomain {
+/// The domain: the memory of this process, as one context exposes it to its peers.
+pub type XpmemDomain = SingleCopyDomain<Xpmem>;
+/// The module `attach`, opened for one worker.
+pub type XpmemInterface = SingleCopyInterface<Xpmem>;
+
+/// Attaches memory by the kernel module xpmem.
+pub struct Xpmem {
     owner: Arc<Owner>,
     /// The card, which lives as long as the domain.
     _card: Card,
-    address: Address,
+    address: Address<2>,
     /// The host that receives a one-time note for the operator; `None` in tests.
     host: Option<HostHandle>,
     told: Once,
 }
 
-impl XpmemDomain {
-    pub(crate) fn new(
-        lease: Arc<Lease>,
-        settings: Settings,
-        host: Option<HostHandle>,
-    ) -> Result<XpmemDomain, Failure> {
+/// The own state of an interface.
+pub struct Local {
+    /// The measured costs on this machine, if accesses may be declined.
+    costs: Option<Costs>,
+    /// The owners that the interface's endpoints reach.
+    peers: RefCell<Vec<Weak<Nonce>>>,
+}
+
+/// The parts from which the mechanism is made.
+pub(crate) type Parts = (Arc<Lease>, Settings, Option<HostHandle>);
+
+impl TryFrom<Parts> for Xpmem {
+    type Error = Failure;
+
+    fn try_from((lease, settings, host): Parts) -> Result<Xpmem, Failure> {
         let page = settings.page;
         let owner = Arc::new(Owner::new(lease, settings)?);
-        let card = Card::new(&owner.lease, &owner.nonce, page)?;
-        let address = Address {
-            facts: Facts::current_process(),
-            nonce: owner.nonce,
-            card: card.segment(),
-            table: owner.table.descriptor(),
-            announcements: owner.announcements.descriptor(),
-        };
-        Ok(XpmemDomain { owner, _card: card, address, host, told: Once::new() })
+        let card = Card::new(&owner.lease, &owner.shared.nonce, page)?;
+        let address = owner.shared.address(card.segment() as u64);
+        Ok(Xpmem { owner, _card: card, address, host, told: Once::new() })
     }
 }
 
-impl Domain for XpmemDomain {
-    type Interface = XpmemInterface;
-    type Connector = Absent;
+impl Mechanism for Xpmem {
+    const MODULE: &'static str = crate::MODULE;
+    const KEYS: Keys = KEYS;
+    const ADDRESS_LEN: usize = Address::<2>::LEN;
     type Region = Registration;
+    type Peer = Peer;
+    type Endpoint = XpmemEndpoint;
+    type Local = Local;
 
-    fn modules(&self) -> Vec<ModuleAttr> {
-        let mut attr = ModuleAttr {
-            name: fixed(MODULE),
-            role: role::DATA,
-            connects: connects::TO_INTERFACE,
-            caps: caps::PUT
-                | caps::GET
-                | caps::REMOTE_COMPLETION
-                | caps::PASSIVE_TARGET
-                | caps::SYNCHRONOUS
-                | caps::LOCAL_ONLY
-                | caps::CHECKS_KEYS
-                | caps::ANY_THREAD,
-            max_iov: endpoint::MAX_IOV,
-            max_address_len: ADDRESS_LEN as u32,
-            ..ModuleAttr::empty()
-        };
+    fn describe(&self, attr: &mut ModuleAttr) {
         match self.owner.settings.reach {
             Reach::Copy => {
                 // A copy takes one system call, which looks up the local pages, and one liveness check of the peer; shm-cma has the
@@ -95,56 +93,65 @@ impl Domain for XpmemDomain {
                 attr.priority = 75;
             }
         }
-        vec![attr]
     }
 
-    fn open_interface(
-        &self,
-        module: &str,
-        _worker_id: [u8; 16],
-    ) -> Result<XpmemInterface, Failure> {
-        if module != MODULE {
-            return Err(Failure::new(
-                Status::NoDevice,
-                format!("shm-xpmem has no module `{module}`, only `{MODULE}`"),
-            ));
-        }
-        let (lease, settings) = (self.owner.lease.clone(), &self.owner.settings);
-        let costs = model::costs(&*lease.kernel, settings);
-        if let (Some(costs), Some(host)) = (costs, self.host) {
-            self.told.call_once(|| host.log(log_level::INFO, &costs.to_string()));
-        }
-        Ok(XpmemInterface::new(lease, settings, costs, self.address))
-    }
-
-    fn register(&self, memory: &RegisterParams) -> Result<Registration, Failure> {
-        let (base, len, rights) = memory.host_memory()?;
-        let start = base.expose_provenance() as u64;
-        if start == 0 || start.checked_add(len as u64).is_none() {
-            return Err(Failure::new(
-                Status::Invalid,
-                format!("{len} bytes at address {start:#x} are no memory of this process"),
-            ));
-        }
+    fn register(&self, start: u64, len: u64, rights: u64) -> Result<Registration, Failure> {
         let served = match self.owner.settings.reach {
             Reach::Copy => access::REMOTE_READ | access::REMOTE_WRITE,
             Reach::Direct => access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC,
         };
-        let rights = rights & served;
-        Registration::new(&self.owner, start, len as u64, rights)
+        Registration::new(&self.owner, start, len, rights & served)
     }
 
     fn revoke(&self, region: &Registration) -> Revoked {
         region.revoke()
     }
 
-    fn pack_key(
-        &self,
-        region: &Registration,
-        key: &KeyParams,
-        out: &mut [u8],
-    ) -> Result<usize, Failure> {
-        key.whole()?;
-        region.pack(out)
+    fn pack(&self, region: &Registration, out: &mut [u8]) -> Result<(), Failure> {
+        region.pack(out);
+        Ok(())
+    }
+
+    fn open(&self) -> Local {
+        let costs = model::costs(&*self.owner.lease.kernel, &self.owner.settings);
+        if let (Some(costs), Some(host)) = (costs, self.host) {
+            self.told.call_once(|| host.log(log_level::INFO, &costs.to_string()));
+        }
+        Local { costs, peers: RefCell::default() }
+    }
+
+    fn address(&self) -> Vec<u8> {
+        self.address.encode(MAGIC)
+    }
+
+    fn reach(&self, address: &[u8]) -> Result<Peer, Failure> {
+        let Owner { lease, settings, .. } = &*self.owner;
+        probe::reach(lease, settings.page, &self.address.facts, address)
+    }
+
+    fn connect(&self, local: &Local, peer: Peer) -> XpmemEndpoint {
+        let name = Rc::new(peer.theirs.nonce);
+        let mut peers = local.peers.borrow_mut();
+        peers.retain(|peer| peer.strong_count() > 0);
+        peers.push(Rc::downgrade(&name));
+        // A declined access is served by another lane. That lane is better than messages only if the kernel can copy between these
+        // two processes.
+        let costs = local.costs.filter(|_| peer.kernel_copies);
+        XpmemEndpoint::new(self.owner.lease.clone(), &self.owner.settings, costs, peer, name)
+    }
+
+    /// Returns the memory report. Attachments are reported as memory of their owners, mapped in this process.
+    fn memory(&self, local: &Local, base: usize) -> MemoryReport {
+        let mut peers: Vec<Nonce> =
+            local.peers.borrow().iter().filter_map(Weak::upgrade).map(|peer| *peer).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        let attached = peers.iter().map(|peer| self.owner.lease.attachments.of(peer)).sum();
+        MemoryReport {
+            base_bytes: base as u64,
+            peer_bytes: attached,
+            peers: peers.len() as u64,
+            ..MemoryReport::default()
+        }
     }
 }

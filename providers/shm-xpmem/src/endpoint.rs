@@ -23,6 +23,7 @@ use std::sync::Arc;
 use tieline_memory_file::{Cursor, Inside, Nonce, Piece};
 use tieline_plugin_api::abi::Atomic;
 use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status, access, atomic_op};
+use tieline_single_copy::{BATCH, Direction, Errno, admit};
 
 use crate::attachments::{Attachment, is_want_of_memory};
 use crate::device::Lease;
@@ -30,12 +31,7 @@ use crate::keys::RemoteKey;
 use crate::model::Costs;
 use crate::probe::Peer;
 use crate::settings::{Reach, Settings};
-use crate::sys::{self, Direction, Errno};
-
-/// The kernel's `IOV_MAX`. Longer lists of pieces work but take more calls, and so do some lists up to this length.
-pub(crate) const MAX_IOV: u32 = 1024;
-/// The number of pieces of one call, assembled on the stack.
-const BATCH: usize = 64;
+use crate::sys;
 
 /// An endpoint to a peer process.
 pub struct XpmemEndpoint {
@@ -58,7 +54,7 @@ impl XpmemEndpoint {
         peer: Peer,
         name: Rc<Nonce>,
     ) -> XpmemEndpoint {
-        lease.attachments.join(&peer.nonce);
+        lease.attachments.join(&peer.theirs.nonce);
         let Settings { reach, page, window, .. } = *settings;
         XpmemEndpoint { lease, reach, page, window, costs, peer, _name: name }
     }
@@ -70,29 +66,19 @@ impl XpmemEndpoint {
 
     #[cfg(test)]
     pub(crate) fn accessor(&self) -> &tieline_memory_file::Accessor {
-        &self.peer.accessor
+        &self.peer.theirs.accessor
     }
 
     /// Validates the operation locally, and returns the owner's address.
     fn admit(direction: Direction, key: &RemoteKey, op: &RmaOp<'_>) -> Result<u64, Status> {
-        let right = match direction {
-            Direction::Put => access::REMOTE_WRITE,
-            Direction::Get => access::REMOTE_READ,
-        };
-        let sum = op.iov.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len));
-        if sum != Some(op.len) {
-            return Err(Status::Invalid);
-        }
-        if key.access & right == 0 {
-            return Err(Status::KeyRejected);
-        }
-        key.address(op.offset, op.len)
+        admit(op, direction.right(), key.access, key.memory.len)?;
+        Ok(key.memory.base + op.offset)
     }
 
     /// Executes a put or get.
     fn access(&self, direction: Direction, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
         let mut address = Self::admit(direction, key, op)?;
-        let inside = self.peer.accessor.enter(key.place.generation);
+        let inside = self.peer.theirs.accessor.enter(key.place.generation);
         self.is_valid(key, &inside)?;
         if let Some(costs) = self.costs {
             if !self.is_worth_it(&costs, key, address, op.len as u64) {
@@ -202,7 +188,7 @@ impl XpmemEndpoint {
 
     /// Checks whether the key's registration and the owner's process are alive.
     fn still_theirs(&self, key: &RemoteKey) -> Result<(), Status> {
-        if !self.peer.process.is_alive() {
+        if !self.peer.theirs.process.is_alive() {
             key.forget();
             return Err(Status::PeerFailed);
         }
@@ -301,7 +287,7 @@ impl Endpoint for XpmemEndpoint {
         if address & u64::from(op.width - 1) != 0 {
             return Err(Status::Misaligned);
         }
-        let inside = self.peer.accessor.enter(key.place.generation);
+        let inside = self.peer.theirs.accessor.enter(key.place.generation);
         self.is_valid(key, &inside)?;
         let attached = self.attached(key, address, true)?;
         let (at, _) = attached.of(address).ok_or(Status::Io)?;
@@ -319,7 +305,7 @@ impl Endpoint for XpmemEndpoint {
             return Err(Failure::new(Status::KeyRejected, text));
         }
         let address = key.address(offset, usize::try_from(len).map_err(|_| Status::OutOfRange)?)?;
-        let inside = self.peer.accessor.enter(key.place.generation);
+        let inside = self.peer.theirs.accessor.enter(key.place.generation);
         self.is_valid(key, &inside)?;
         if key.memory.len == 0 {
             return Ok(NonNull::dangling().as_ptr());
@@ -334,15 +320,15 @@ impl Endpoint for XpmemEndpoint {
     }
 
     fn import_key(&self, bytes: &[u8]) -> Result<RemoteKey, Failure> {
-        let owner = (&self.peer.nonce, self.peer.card, self.window);
-        RemoteKey::unpack(bytes, owner, &self.peer.table, &self.lease)
+        let owner = (&self.peer.theirs.nonce, self.peer.card, self.window);
+        RemoteKey::unpack(bytes, owner, &self.peer.theirs.table, &self.lease)
     }
 }
 
 impl Drop for XpmemEndpoint {
     fn drop(&mut self) {
         if self.lease.is_own() {
-            self.lease.attachments.leave(&self.peer.nonce);
+            self.lease.attachments.leave(&self.peer.theirs.nonce);
         }
     }
 }

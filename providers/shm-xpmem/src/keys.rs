@@ -9,8 +9,9 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use tieline_memory_file::{Announcements, Nonce, PeerRegistrations, Place, Registrations};
+use tieline_memory_file::{Nonce, PeerRegistrations, Place};
 use tieline_plugin_api::{Failure, Revoked, Status};
+use tieline_single_copy::{Keys, Shared, is_inside, rejected, system};
 
 use crate::attachments::{Attachment, Where, Whole};
 use crate::device::Lease;
@@ -18,10 +19,9 @@ use crate::model::Accounts;
 use crate::settings::Settings;
 use crate::sys::{self, Segment};
 
-/// The length of a packed key, in bytes: magic, nonce, generation, entry.
-pub(crate) const PACKED_LEN: usize = 40;
-/// The first bytes of a packed key, of which the last one is the version.
-const MAGIC: [u8; 8] = *b"tl-xpme\x01";
+/// The form of a packed key: magic, nonce, generation, entry.
+pub(crate) const KEYS: Keys =
+    Keys { provider: crate::DOMAIN, magic: *b"tl-xpme\x01", len: Keys::PLACE_LEN };
 /// The number of words of an entry: segment, start of the segment, base of the region, its length, its rights.
 pub(crate) const WORDS: usize = 5;
 
@@ -29,9 +29,7 @@ pub(crate) const WORDS: usize = 5;
 pub(crate) struct Owner {
     pub(crate) lease: Arc<Lease>,
     pub(crate) settings: Settings,
-    pub(crate) nonce: Nonce,
-    pub(crate) table: Registrations<WORDS>,
-    pub(crate) announcements: Announcements,
+    pub(crate) shared: Shared<WORDS>,
     /// The number of registrations with a segment of their own.
     few: AtomicU64,
     /// The segment of all memory, and the number of registrations in it. The segment ends with the last of these registrations.
@@ -40,10 +38,8 @@ pub(crate) struct Owner {
 
 impl Owner {
     pub(crate) fn new(lease: Arc<Lease>, settings: Settings) -> Result<Owner, Failure> {
-        let nonce = sys::random()?;
-        let (table, announcements) = (Registrations::new(&nonce)?, Announcements::new(&nonce)?);
         let (few, all) = (AtomicU64::new(0), Mutex::default());
-        Ok(Owner { lease, settings, nonce, table, announcements, few, all })
+        Ok(Owner { lease, settings, shared: Shared::new()?, few, all })
     }
 
     fn segment_of_all(&self) -> Result<Segment, Failure> {
@@ -120,7 +116,7 @@ pub(crate) fn not_made(what: &str, errno: sys::Errno) -> Failure {
                 "{what}: this process has closed a descriptor of the device, which ended all that it had made"
             ),
         ),
-        errno => Failure::from_io(&what, &std::io::Error::from_raw_os_error(errno)),
+        errno => system(&what, errno),
     }
 }
 
@@ -155,32 +151,18 @@ impl Registration {
         let mut made =
             Registration { owner: owner.clone(), place: Place { entry: 0, generation: 0 }, named };
         let (segment, start) = named.map_or((0, 0), |named| (named.segment as u64, named.start));
-        made.place = owner.table.enter([segment, start, base, len, rights])?;
+        made.place = owner.shared.table.enter([segment, start, base, len, rights])?;
         Ok(made)
     }
 
     /// Invalidates all keys of this registration. Returns whether an access that passed the check is still in progress.
     pub(crate) fn revoke(&self) -> Revoked {
-        self.owner.table.revoke(self.place);
-        if self.owner.announcements.is_inside(self.place.generation) {
-            Revoked::Busy
-        } else {
-            Revoked::Quiet
-        }
+        self.owner.shared.revoke(self.place)
     }
 
-    /// Packs the key.
-    pub(crate) fn pack(&self, out: &mut [u8]) -> Result<usize, Failure> {
-        let out = out.get_mut(..PACKED_LEN).ok_or_else(|| {
-            let text =
-                format!("a shm-xpmem key takes {PACKED_LEN} bytes and the buffer is shorter");
-            Failure::new(Status::TooLarge, text)
-        })?;
-        out[..8].copy_from_slice(&MAGIC);
-        out[8..24].copy_from_slice(&self.owner.nonce);
-        out[24..32].copy_from_slice(&self.place.generation.to_ne_bytes());
-        out[32..].copy_from_slice(&u64::from(self.place.entry).to_ne_bytes());
-        Ok(PACKED_LEN)
+    /// Packs the key into a buffer of its length.
+    pub(crate) fn pack(&self, out: &mut [u8]) {
+        KEYS.write(&self.owner.shared.nonce, self.place, out);
     }
 }
 
@@ -191,7 +173,7 @@ impl Drop for Registration {
             return;
         }
         if self.place.generation != 0 {
-            self.owner.table.leave(self.place);
+            self.owner.shared.table.leave(self.place);
         }
         match self.named {
             Some(Named { segment, own: true, .. }) => {
@@ -229,28 +211,8 @@ impl RemoteKey {
         table: &Arc<PeerRegistrations<WORDS>>,
         lease: &Arc<Lease>,
     ) -> Result<RemoteKey, Failure> {
-        let rejected =
-            |why: &str| Failure::new(Status::KeyRejected, format!("the remote key {why}"));
-        let bytes: &[u8; PACKED_LEN] = bytes.try_into().map_err(|_| {
-            rejected(&format!("is {} bytes long; a shm-xpmem key has {PACKED_LEN}", bytes.len()))
-        })?;
-        if bytes[..8] != MAGIC {
-            return Err(rejected("is not one of shm-xpmem"));
-        }
-        if bytes[8..24] != nonce[..] {
-            return Err(rejected(
-                "belongs to another process or context than this endpoint's peer",
-            ));
-        }
-        let half = |at: usize| {
-            let mut number = [0; 8];
-            number.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_ne_bytes(number)
-        };
-        let gone = || rejected("names no region that is registered now");
-        let entry = u32::try_from(half(32)).map_err(|_| gone())?;
-        let place = Place { entry, generation: half(24) };
-        let [segment, segment_start, base, len, access] = table.read(place).ok_or_else(gone)?;
+        let (place, words) = KEYS.read(bytes, nonce, table)?;
+        let [segment, segment_start, base, len, access] = words;
         // The words come from the peer and may be invalid.
         let sound = base.checked_add(len).is_some() && segment_start <= base && segment as i64 >= 0;
         let theirs = segment == 0 || segment as u32 == card as u32;
@@ -268,10 +230,8 @@ impl RemoteKey {
 
     /// Returns the owner's address of `len` bytes at `offset` of the region.
     pub(crate) fn address(&self, offset: u64, len: usize) -> Result<u64, Status> {
-        match offset.checked_add(len as u64) {
-            Some(end) if end <= self.memory.len => Ok(self.memory.base + offset),
-            _ => Err(Status::OutOfRange),
-        }
+        is_inside(offset, len, self.memory.len)?;
+        Ok(self.memory.base + offset)
     }
 
     /// Checks whether the registration is live.
@@ -330,6 +290,6 @@ fn why_not_whole(memory: &Where, errno: sys::Errno) -> Failure {
             Status::Unreachable,
             format!("{what}: the owner has closed a descriptor of the device, or called exec"),
         ),
-        errno => Failure::from_io(&what, &std::io::Error::from_raw_os_error(errno)),
+        errno => system(&what, errno),
     }
 }

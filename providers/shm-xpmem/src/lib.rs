@@ -21,23 +21,20 @@ mod domain;
 #[cfg(test)]
 mod double;
 mod endpoint;
-mod interface;
 mod keys;
 mod model;
 mod probe;
 mod settings;
 mod sys;
 
-pub use domain::XpmemDomain;
+pub use domain::{Xpmem, XpmemDomain, XpmemInterface};
 pub use endpoint::XpmemEndpoint;
-pub use interface::XpmemInterface;
 pub use keys::{Registration, RemoteKey};
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tieline_plugin_api::{
-    ConfigDoc, DomainInfo, Failure, HostHandle, Provider, Status, memory_caps,
-};
+use tieline_plugin_api::{ConfigDoc, DomainInfo, Failure, HostHandle, Provider};
+use tieline_single_copy::{check_domain, domains};
 
 use crate::device::Lease;
 use crate::settings::{Settings, VARIABLES};
@@ -79,23 +76,14 @@ impl Provider for ShmXpmem {
     }
 
     fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
-        Ok(vec![DomainInfo {
-            name: DOMAIN.to_string(),
-            caps: memory_caps::REGISTER,
-            max_key_len: keys::PACKED_LEN as u32,
-            // Registering a segment costs the same for every length, and copies a byte at either end.
-            register_ns: 1500.0,
-            register_ns_per_byte: 0.0,
-        }])
+        // Registering a segment costs the same for every length, and copies a byte at either end.
+        Ok(domains::<Xpmem>(1500.0))
     }
 
     fn open_domain(&self, name: &str, _context_id: [u8; 16]) -> Result<XpmemDomain, Failure> {
-        if name != DOMAIN {
-            let text = format!("shm-xpmem has no domain `{name}`");
-            return Err(Failure::new(Status::NoDevice, text));
-        }
+        check_domain::<Xpmem>(name)?;
         let lease = self.tried().map_or_else(|| Lease::take(&self.settings), Ok)?;
-        XpmemDomain::new(lease, self.settings.clone(), Some(self.host))
+        XpmemDomain::new((lease, self.settings.clone(), Some(self.host)))
     }
 
     fn quiesce(&self) {

@@ -5,72 +5,27 @@
 
 use std::sync::Arc;
 
-use tieline_memory_file::{Accessor, Facts, Nonce, PeerRegistrations, Piece, Process};
+use tieline_memory_file::{Facts, Nonce, Piece};
 use tieline_plugin_api::{Failure, Status};
+use tieline_single_copy::{
+    Address, Direction, Errno, Miss as NoCard, TablePeer, Wording, failed_here, words,
+};
 
 use crate::card::{Miss, Permitted, look};
-use crate::device::{DEVICE, Lease};
+use crate::device::Lease;
 use crate::keys::{WORDS, not_made};
-use crate::sys::{self, Direction, Errno, Kernel, Segment};
+use crate::sys::{self, Kernel, Segment};
 
-/// The length of an interface address, in bytes.
-pub(crate) const ADDRESS_LEN: usize = 84;
 /// The first bytes of an address, of which the last one is the version.
-const MAGIC: [u8; 4] = *b"xpm\x01";
+pub(crate) const MAGIC: [u8; 4] = *b"xpm\x01";
 
-/// The interface address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Address {
-    pub(crate) facts: Facts,
-    /// The random number that identifies the domain.
-    pub(crate) nonce: Nonce,
-    /// The segment of the page that begins with the nonce.
-    pub(crate) card: Segment,
-    /// The peer's descriptor of its key table.
-    pub(crate) table: i32,
-    /// The peer's descriptor for announced accesses.
-    pub(crate) announcements: i32,
-}
-
-impl Address {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(ADDRESS_LEN);
-        bytes.extend(MAGIC);
-        bytes.extend(self.facts.encode());
-        bytes.extend(self.nonce);
-        bytes.extend(self.card.to_ne_bytes());
-        bytes.extend(self.table.to_ne_bytes());
-        bytes.extend(self.announcements.to_ne_bytes());
-        bytes
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Address, Failure> {
-        let malformed =
-            |why: String| Failure::new(Status::BadData, format!("shm-xpmem address {why}"));
-        let bytes: &[u8; ADDRESS_LEN] = bytes
-            .try_into()
-            .map_err(|_| malformed(format!("has {} bytes, expected {ADDRESS_LEN}", bytes.len())))?;
-        if bytes[..4] != MAGIC {
-            return Err(malformed("is of another kind or version".to_string()));
-        }
-        let mut facts = [0; Facts::LEN];
-        facts.copy_from_slice(&bytes[4..52]);
-        let mut nonce = [0; 16];
-        nonce.copy_from_slice(&bytes[52..68]);
-        let mut card = [0; 8];
-        card.copy_from_slice(&bytes[68..76]);
-        let word = |at: usize| {
-            i32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
-        Ok(Address {
-            facts: Facts::decode(&facts)?,
-            nonce,
-            card: Segment::from_ne_bytes(card),
-            table: word(76),
-            announcements: word(80),
-        })
-    }
-}
+const WORDING: Wording = Wording {
+    module: "xpmem",
+    verb: "attach",
+    refused: "attach memory of",
+    gone: "no such segment: it has closed the domain or a descriptor of the device, called exec, or has another device open as \
+           /dev/xpmem",
+};
 
 /// The page that peers read before the first access, with a segment of its own. It lives as long as the domain.
 pub(crate) struct Card {
@@ -109,16 +64,13 @@ impl Drop for Card {
 fn system(errno: Errno) -> String {
     match errno {
         sys::NOT_OPENED => "the process is not the one that opened the device".into(),
-        errno => std::io::Error::from_raw_os_error(errno).to_string(),
+        errno => words(errno),
     }
 }
 
 /// Tests every step of an access on this process itself. The error names the failed step.
 pub(crate) fn on_oneself(kernel: &dyn Kernel, page: u64) -> Result<(), Failure> {
-    let failed = |step: &str, why: String| {
-        let text = format!("tried on this process itself, {step} did not work: {why}");
-        Failure::new(Status::Io, text)
-    };
+    let failed = |step: &str, why: String| failed_here(step, &why);
     let torn = sys::Torn::new(page as usize)
         .map_err(|error| failed("mapping two pages", error.to_string()))?;
     let made = kernel.make(torn.start(), 2 * page);
@@ -170,85 +122,28 @@ fn by_segment(kernel: &dyn Kernel, segment: Segment, page: u64) -> Result<(), St
 }
 
 /// A reachable peer.
-pub(crate) struct Peer {
-    pub(crate) nonce: Nonce,
+pub struct Peer {
+    pub(crate) theirs: TablePeer<WORDS>,
     /// The segment of the peer's card.
     pub(crate) card: Segment,
-    pub(crate) process: Process,
-    pub(crate) table: Arc<PeerRegistrations<WORDS>>,
     /// Whether the kernel can also copy between that process and this one.
     pub(crate) kernel_copies: bool,
-    /// This side's slot among the peer's accessors.
-    pub(crate) accessor: Accessor,
 }
 
-/// Copies the peer's card, maps its key table, and takes a slot among the peer's accessors. The error text names the cause.
-pub(crate) fn reach(lease: &Lease, page: u64, me: &Facts, peer: &Address) -> Result<Peer, Failure> {
-    let them = &peer.facts;
-    me.may_name(them)?;
-    // The process is opened before the card is read. Only the peer can provide the card, so the process is the peer's and not a
-    // later process with the same number.
-    let process = Process::open(them.pid);
-    match look(&*lease.kernel, peer.card, page) {
-        Ok(nonce) if nonce == peer.nonce => {}
-        Ok(_) | Err(Miss::Gone) => {
-            return Err(Failure::new(Status::PeerFailed, why_gone(them, process.is_alive())));
-        }
-        Err(Miss::Refused) => {
-            return Err(Failure::new(Status::Permission, why_refused(me, them)));
-        }
-        Err(Miss::Other(step, errno)) => {
-            let text = format!("{step} of the peer's card failed: {}", system(errno));
-            return Err(Failure::new(Status::Unreachable, text));
-        }
-    }
-    let lost = |failure: Failure| match failure.status {
-        Status::PeerFailed | Status::NoMemory => failure,
-        _ => Failure::new(
-            Status::Unreachable,
-            format!(
-                "xpmem would attach, but revocation needs a file of the peer's: {}",
-                failure.text
-            ),
-        ),
-    };
-    let table = PeerRegistrations::open(them.pid, peer.table, &peer.nonce).map_err(lost)?;
-    let accessor = Accessor::open(them.pid, peer.announcements, &peer.nonce).map_err(lost)?;
-    let (nonce, card, table) = (peer.nonce, peer.card, Arc::new(table));
-    let kernel_copies = sys::kernel_copies_from(them.pid);
-    Ok(Peer { nonce, card, process, table, kernel_copies, accessor })
-}
-
-fn why_refused(me: &Facts, peer: &Facts) -> String {
-    let pid = peer.pid;
-    if me.uid != peer.uid {
-        return format!(
-            "xpmem does not let this process attach memory of process {pid}: it runs as user {}, this process as user {}; \
-             run both as the same user",
-            peer.uid, me.uid
-        );
-    }
-    format!(
-        "xpmem does not let this process attach memory of process {pid}, though both run as user {}: their user namespaces \
-         may differ",
-        me.uid
-    )
-}
-
-fn why_gone(peer: &Facts, alive: bool) -> String {
-    let pid = peer.pid;
-    if !alive {
-        return format!("process {pid} has ended");
-    }
-    if peer.was_reused() {
-        return format!(
-            "the peer has ended and its number was reused: process {pid} was started at another time"
-        );
-    }
-    format!(
-        "process {pid} has no such segment: it has closed the domain or a descriptor of the device, called exec, or has another \
-         device open as {DEVICE}"
-    )
+/// Checks the peer with this address: reads its card, and opens its files. The error text names the cause.
+pub(crate) fn reach(lease: &Lease, page: u64, me: &Facts, address: &[u8]) -> Result<Peer, Failure> {
+    let peer = Address::decode(crate::DOMAIN, MAGIC, address)?;
+    let card = peer.card as Segment;
+    let theirs = WORDING.reach(me, &peer, || {
+        look(&*lease.kernel, card, page).map_err(|miss| match miss {
+            Miss::Gone => NoCard::Gone,
+            Miss::Refused => NoCard::Refused,
+            Miss::Other(step, errno) => {
+                NoCard::Other(format!("{step} of the peer's card failed: {}", system(errno)))
+            }
+        })
+    })?;
+    Ok(Peer { theirs, card, kernel_copies: sys::kernel_copies_from(peer.facts.pid) })
 }
 
 #[cfg(test)]

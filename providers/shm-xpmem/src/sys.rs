@@ -11,15 +11,12 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-use tieline_memory_file::Piece;
 #[cfg(test)]
 pub(crate) use tieline_memory_file::own_pid;
-pub(crate) use tieline_memory_file::random;
+use tieline_memory_file::{Piece, apply32, apply64};
 use tieline_plugin_api::abi::Atomic;
-use tieline_plugin_api::atomic_op;
+pub(crate) use tieline_single_copy::{Direction, Errno};
 
-/// A system error number.
-pub(crate) type Errno = i32;
 /// The kernel's name for a range of one process's memory. The lower half is that process's number.
 pub(crate) type Segment = i64;
 /// The kernel's name for this process's right to attach parts of a segment.
@@ -78,15 +75,6 @@ const _: () = {
     assert!(core::mem::offset_of!(Get, permit) == 24);
     assert!(core::mem::offset_of!(Attach, address) == 24);
 };
-
-/// The direction of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    /// From the local pieces into the attachment.
-    Put,
-    /// From the attachment into the local pieces.
-    Get,
-}
 
 /// The kernel operations that the provider uses. Tests replace them with a double.
 pub(crate) trait Kernel: Send + Sync {
@@ -389,31 +377,6 @@ pub(crate) fn atomic(attached: u64, op: &Atomic) -> u64 {
         }
     }
 }
-
-macro_rules! apply {
-    ($name:ident, $atomic:ty, $int:ty) => {
-        fn $name(word: &$atomic, op: &Atomic) -> $int {
-            let operand = op.operand as $int;
-            match op.op {
-                atomic_op::ADD => word.fetch_add(operand, Ordering::AcqRel),
-                atomic_op::AND => word.fetch_and(operand, Ordering::AcqRel),
-                atomic_op::OR => word.fetch_or(operand, Ordering::AcqRel),
-                atomic_op::XOR => word.fetch_xor(operand, Ordering::AcqRel),
-                atomic_op::SWAP => word.swap(operand, Ordering::AcqRel),
-                atomic_op::MIN => word.fetch_min(operand, Ordering::AcqRel),
-                atomic_op::MAX => word.fetch_max(operand, Ordering::AcqRel),
-                _ => {
-                    let (compare, success) = (op.compare as $int, Ordering::AcqRel);
-                    match word.compare_exchange(compare, operand, success, Ordering::Acquire) {
-                        Ok(before) | Err(before) => before,
-                    }
-                }
-            }
-        }
-    };
-}
-apply!(apply64, AtomicU64, u64);
-apply!(apply32, AtomicU32, u32);
 
 /// Checks whether the kernel can copy between this process and process `pid`, like shm-cma does. Nothing is mapped at address 0, so
 /// such a copy returns EFAULT, or the error of a refusal.

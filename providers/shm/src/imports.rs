@@ -7,9 +7,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use tieline_memory_file::{apply32, apply64};
 use tieline_plugin_api::abi::{Atomic, Iov};
 use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access, atomic_op};
 
@@ -264,37 +265,6 @@ impl ImportedKey {
         Ok(Posting::Done)
     }
 }
-
-macro_rules! apply {
-    ($name:ident, $atomic:ty, $int:ty) => {
-        #[inline]
-        fn $name(word: &$atomic, op: &Atomic) -> $int {
-            let operand = op.operand as $int;
-            match op.op {
-                atomic_op::ADD => word.fetch_add(operand, Ordering::AcqRel),
-                atomic_op::AND => word.fetch_and(operand, Ordering::AcqRel),
-                atomic_op::OR => word.fetch_or(operand, Ordering::AcqRel),
-                atomic_op::XOR => word.fetch_xor(operand, Ordering::AcqRel),
-                atomic_op::SWAP => word.swap(operand, Ordering::AcqRel),
-                atomic_op::MIN => word.fetch_min(operand, Ordering::AcqRel),
-                atomic_op::MAX => word.fetch_max(operand, Ordering::AcqRel),
-                _ => {
-                    let compare = op.compare as $int;
-                    match word.compare_exchange(
-                        compare,
-                        operand,
-                        Ordering::AcqRel,
-                        Ordering::Acquire,
-                    ) {
-                        Ok(before) | Err(before) => before,
-                    }
-                }
-            }
-        }
-    };
-}
-apply!(apply64, AtomicU64, u64);
-apply!(apply32, AtomicU32, u32);
 
 fn revoked() -> Failure {
     Failure::new(

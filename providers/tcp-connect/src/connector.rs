@@ -4,15 +4,12 @@ use std::cell::RefCell;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use tieline_net::{Contact, Hub, Key, Mailbox, VERSION, random, routes};
-use tieline_plugin_api::abi::Event;
-use tieline_plugin_api::{
-    Armed, Connector, Events, Failure, HostHandle, Status, address_hash, event, log_level,
-};
+use tieline_net::{Contact, Hub, Mailbox, VERSION, random, routes};
+use tieline_plugin_api::{Armed, Connector, Events, Failure, HostHandle, Status, log_level};
 
 use crate::config::Settings;
 use crate::frame::MAX_DATAGRAM;
-use crate::peers::{Notice, Peers};
+use crate::peers::Peers;
 
 /// The module `stream`, opened for a worker.
 pub struct Stream {
@@ -110,57 +107,22 @@ impl Connector for Stream {
         let mut inner = self.inner.borrow_mut();
         let ConnectorState { peers, handed_out } = &mut *inner;
         handed_out.clear();
-        show(peers, handed_out, events);
+        peers.datagrams.show(handed_out, events);
         if events.room() > 0 {
             peers.turn().map_err(|_| Status::Io)?;
             self.warn(peers.hub());
-            self.tell_of_detours(&mut peers.detours);
-            show(peers, handed_out, events);
+            self.tell_of_detours(&mut peers.links.detours);
+            peers.datagrams.show(handed_out, events);
         }
         Ok(())
     }
 
     fn arm(&self) -> Result<Armed, Status> {
         let inner = self.inner.borrow();
-        Ok(if inner.peers.notices.is_empty() { Armed::Sleep } else { Armed::Ready })
+        Ok(if inner.peers.datagrams.notices.is_empty() { Armed::Sleep } else { Armed::Ready })
     }
 
     fn event_fd(&self) -> Option<i32> {
         Some(self.inner.borrow().peers.fd().as_raw_fd())
     }
-}
-
-/// Moves the notices into the caller's array.
-fn show(peers: &mut Peers, handed_out: &mut Vec<Vec<u8>>, events: &mut Events<'_>) {
-    while events.room() > 0 {
-        let Some(notice) = peers.notices.pop_front() else { return };
-        let mut event = Event::empty();
-        let bytes = match notice {
-            Notice::Datagram(from, bytes) => {
-                event.kind = event::DATAGRAM;
-                event.header = from;
-                bytes
-            }
-            Notice::Left { hash, status, words } => {
-                event.kind = event::PEER_LEFT;
-                event.header = hash;
-                event.status = status as i32;
-                words.into_bytes()
-            }
-        };
-        event.data = bytes.as_ptr();
-        event.len = bytes.len();
-        handed_out.push(bytes); // the bytes stay at their address
-        let _ = events.push(event);
-    }
-}
-
-/// Returns the key of connections to a contact.
-pub(crate) fn key_of(secret: &[u8], contact: &Contact) -> Key {
-    Key::derive(secret, &contact.cookie)
-}
-
-/// Returns the number of a peer in events.
-pub(crate) fn name_of(address: &[u8]) -> u64 {
-    address_hash(address)
 }

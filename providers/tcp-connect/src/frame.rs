@@ -1,19 +1,10 @@
 //! Datagrams in a stream: `length: u32 | kind: u8 | payload`, little-endian. This module consists of pure functions.
 
+use tieline_net::datagrams::Note;
+
 /// The longest datagram, in bytes.
 pub(crate) const MAX_DATAGRAM: usize = 64 << 10;
 const HEAD: usize = 5;
-
-/// A note about the connection itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Note {
-    /// The request to close: the sender will not use this connection any more and asks the other side to do the same.
-    MayClose,
-    /// The answer to `MayClose`: no more data follows from this side either. The side that asked then closes.
-    Bye,
-    /// The final notice: the sender's connector is closed.
-    Gone,
-}
 
 /// A frame of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,9 +15,7 @@ pub(crate) enum Frame {
 
 const DATAGRAM: u8 = 0;
 
-impl Note {
-    const ALL: [(u8, Note); 3] = [(1, Note::MayClose), (2, Note::Bye), (3, Note::Gone)];
-}
+const NOTES: [(u8, Note); 3] = [(1, Note::MayClose), (2, Note::Bye), (3, Note::Gone)];
 
 /// Appends a datagram of at most [`MAX_DATAGRAM`] bytes.
 pub(crate) fn put_datagram(out: &mut Vec<u8>, datagram: &[u8]) {
@@ -39,7 +28,7 @@ pub(crate) fn put_datagram(out: &mut Vec<u8>, datagram: &[u8]) {
 /// Appends a note.
 pub(crate) fn put_note(out: &mut Vec<u8>, note: Note) {
     out.extend_from_slice(&0u32.to_le_bytes());
-    out.extend(Note::ALL.iter().filter(|(_, known)| *known == note).map(|(code, _)| code));
+    out.extend(NOTES.iter().filter(|(_, known)| *known == note).map(|(code, _)| code));
 }
 
 /// The state that assembles frames from received bytes. It holds memory only while a frame is incomplete, and only for the part
@@ -66,7 +55,7 @@ impl Reader {
         let [a, b, c, d, kind] = self.head;
         let len = u32::from_le_bytes([a, b, c, d]) as usize;
         if kind != DATAGRAM {
-            let note = Note::ALL.iter().find(|(code, _)| *code == kind);
+            let note = NOTES.iter().find(|(code, _)| *code == kind);
             let (Some((_, note)), 0) = (note, len) else {
                 return Err(format!("the peer sent a frame of kind {kind} with {len} bytes"));
             };
@@ -103,7 +92,7 @@ mod tests {
     fn a_frame() -> impl Strategy<Value = Frame> {
         prop_oneof![
             prop::collection::vec(any::<u8>(), 0..300).prop_map(Frame::Datagram),
-            (0usize..3).prop_map(|n| Frame::Note(Note::ALL[n].1)),
+            (0usize..3).prop_map(|n| Frame::Note(NOTES[n].1)),
         ]
     }
 

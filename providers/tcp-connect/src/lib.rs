@@ -4,13 +4,14 @@
 //! ([`tieline_net::Hub`]). The first datagram to a peer makes a connection, which serves both directions. A peer without the job's
 //! secret and the listener's address gets a closed socket.
 //!
-//! Reading order: `config` (the user's settings), `provider`, `domain`, `connector` (the contract with the core), `peers` (peers
-//! and their connections), `wire` (one connection), `frame` (datagrams in a stream).
+//! Reading order: `config` (the user's settings), `provider`, `domain`, `connector` (the contract with the core), `peers` (the
+//! peers), `links` (their connections), `wire` (one connection), `frame` (datagrams in a stream).
 
 mod config;
 mod connector;
 mod domain;
 mod frame;
+mod links;
 mod peers;
 mod provider;
 mod wire;

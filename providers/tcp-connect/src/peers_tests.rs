@@ -1,8 +1,13 @@
 //! Tests of several connectors in one process, each with its own listener as in a separate process.
 
 use super::*;
+use crate::wire::Wire;
 use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use tieline_net::datagrams::{Links, Note, Notice};
+use tieline_net::{Interest, Poller};
+use tieline_plugin_api::address_hash as name_of;
 
 fn settings(max_wires: usize) -> Settings {
     let mut settings = Settings::of(|_| None).expect("the defaults");
@@ -50,7 +55,7 @@ fn turn_until(all: &mut [Peers], mut done: impl FnMut(&mut [Peers]) -> bool) {
 /// order.
 fn all_to_all(max_wires: usize, members: usize, count: u32, seed: u64) {
     let mut all: Vec<Peers> = (0..members).map(|_| open(&settings(max_wires))).collect();
-    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
+    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.links.own.clone()).collect();
     let mut sent = vec![vec![0u32; members]; members];
     let mut seen = vec![vec![0u32; members]; members];
     let mut random = seed;
@@ -89,12 +94,12 @@ fn all_to_all(max_wires: usize, members: usize, count: u32, seed: u64) {
         seen == sent
     });
     for peers in &all {
-        assert!(peers.wires.values().all(|wire| wire.failed.is_none()));
+        assert!(peers.links.wires.values().all(|wire| wire.failed.is_none()));
     }
 }
 
 fn note(peers: &mut Peers, seen: &mut [Vec<u32>]) {
-    while let Some(notice) = peers.notices.pop_front() {
+    while let Some(notice) = peers.datagrams.notices.pop_front() {
         match notice {
             Notice::Datagram(_, bytes) => {
                 let (from, to) = (bytes[0] as usize, bytes[1] as usize);
@@ -127,20 +132,21 @@ fn two_that_dial_each_other_at_once_lose_nothing() {
 
 #[test]
 fn the_number_of_connections_stays_near_its_limit() {
-    let mut all: Vec<Peers> = (0..12).map(|_| open(&settings(512))).collect();
-    all[0].max_wires = 3;
-    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
+    let most = |n| if n == 0 { 3 } else { 512 };
+    let mut all: Vec<Peers> = (0..12).map(|n| open(&settings(most(n)))).collect();
+    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.links.own.clone()).collect();
     for address in &addresses[1..] {
         all[0].send(address, b"hello").expect("room");
-        turn_until(&mut all, |all| all[0].dials.is_empty() && all[0].wires.len() <= 3);
+        turn_until(&mut all, |all| all[0].links.dials.is_empty() && all[0].links.wires.len() <= 3);
     }
-    turn_until(&mut all, |all| all[1..].iter().all(|peers| !peers.notices.is_empty()));
-    assert!(all[0].peers.len() <= 3, "what is closed is forgotten");
+    turn_until(&mut all, |all| all[1..].iter().all(|peers| !peers.datagrams.notices.is_empty()));
+    assert!(all[0].datagrams.peers() <= 3, "what is closed is forgotten");
 }
 
 fn left(peers: &mut Peers) -> Option<(u64, Status, String)> {
-    let at = peers.notices.iter().position(|notice| matches!(notice, Notice::Left { .. }))?;
-    match peers.notices.remove(at) {
+    let at =
+        peers.datagrams.notices.iter().position(|notice| matches!(notice, Notice::Left { .. }))?;
+    match peers.datagrams.notices.remove(at) {
         Some(Notice::Left { hash, status, words }) => Some((hash, status, words)),
         _ => None,
     }
@@ -158,46 +164,46 @@ fn wait_left(all: &mut [Peers]) -> (u64, Status, String) {
 #[test]
 fn closing_connector_delivers_its_data_and_is_reported_closed() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
-    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
+    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.links.own.clone()).collect();
     all[1].send(&addresses[0], b"hello").expect("room");
-    turn_until(&mut all, |all| !all[0].notices.is_empty());
+    turn_until(&mut all, |all| !all[0].datagrams.notices.is_empty());
     all[1].send(&addresses[0], b"last words").expect("room");
     drop(all.pop());
     let (hash, status, words) = wait_left(&mut all);
     assert_eq!((hash, status), (name_of(&addresses[1]), Status::Closed), "{words}");
-    let Some(Notice::Datagram(from, bytes)) = all[0].notices.pop_back() else {
+    let Some(Notice::Datagram(from, bytes)) = all[0].datagrams.notices.pop_back() else {
         panic!("last words")
     };
     assert_eq!((from, &*bytes), (name_of(&addresses[1]), &b"last words"[..]));
-    assert!(all[0].peers.is_empty() && all[0].wires.is_empty());
+    assert!(all[0].datagrams.peers() == 0 && all[0].links.wires.is_empty());
 }
 
 /// The queued data is written as soon as the peer reads the earlier data.
 #[test]
 fn closing_connector_first_writes_data_queued_for_silent_peer() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
-    let there = all[1].own.clone();
+    let there = all[1].links.own.clone();
     let datagram = [1; 1000];
     all[0].send(&there, &datagram).expect("room");
-    turn_until(&mut all, |all| !all[1].notices.is_empty());
+    turn_until(&mut all, |all| !all[1].datagrams.notices.is_empty());
     let mut sent = 1;
-    while all[0].peers.values().all(|peer| peer.queue.is_empty()) {
+    while all[0].datagrams.queued() == 0 {
         all[0].send(&there, &datagram).expect("room");
         sent += 1;
     }
     let mut frame = Vec::new();
     crate::frame::put_datagram(&mut frame, &datagram);
-    let unsent: usize = all[0].wires.values().map(Wire::unsent).sum();
+    let unsent: usize = all[0].links.wires.values().map(Wire::unsent).sum();
     let written = sent - 1 - unsent.div_ceil(frame.len());
     let mut seen = 0;
     turn_until(&mut all[1..], |all| {
-        seen += all[0].notices.drain(..).count();
+        seen += all[0].datagrams.notices.drain(..).count();
         seen == written
     });
     drop(all.remove(0));
     turn_until(&mut all, |all| {
         let came = |notice: &Notice| matches!(notice, Notice::Datagram(..));
-        let notices: Vec<Notice> = all[0].notices.drain(..).collect();
+        let notices: Vec<Notice> = all[0].datagrams.notices.drain(..).collect();
         seen += notices.iter().filter(|notice| came(notice)).count();
         notices.iter().any(|notice| !came(notice))
     });
@@ -207,12 +213,12 @@ fn closing_connector_first_writes_data_queued_for_silent_peer() {
 #[test]
 fn a_connection_on_which_nothing_can_be_written_takes_nothing_more() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
-    let there = all[1].own.clone();
+    let there = all[1].links.own.clone();
     all[0].send(&there, b"hello").expect("room");
-    turn_until(&mut all, |all| !all[1].notices.is_empty());
-    all[0].wires.values().for_each(Wire::end);
+    turn_until(&mut all, |all| !all[1].datagrams.notices.is_empty());
+    all[0].links.wires.values().for_each(Wire::end);
     all[0].send(&there, b"it fails").expect("room");
-    assert!(all[0].wires.values().all(|wire| wire.failed.is_some()));
+    assert!(all[0].links.wires.values().all(|wire| wire.failed.is_some()));
     assert_eq!(taken(&mut all[0], &there, b"it waits"), WAITING);
     let (_, status, words) = wait_left(&mut all);
     assert_eq!(status, Status::Io);
@@ -221,7 +227,7 @@ fn a_connection_on_which_nothing_can_be_written_takes_nothing_more() {
 
 #[test]
 fn dead_address_is_reported_with_every_address_tried() {
-    let gone = open(&settings(512)).own.clone();
+    let gone = open(&settings(512)).links.own.clone();
     let contact = Contact::parse(&gone).expect("our own");
     let mut all = vec![open(&settings(512))];
     for _ in 0..2 {
@@ -234,7 +240,7 @@ fn dead_address_is_reported_with_every_address_tried() {
         }
         assert!(words.contains("Connection refused"), "{words}");
     }
-    assert!(all[0].peers.is_empty(), "no memory of who is not there");
+    assert!(all[0].datagrams.peers() == 0, "no memory of who is not there");
 }
 
 #[test]
@@ -242,7 +248,7 @@ fn another_secret_is_named_as_the_reason() {
     let mut other = settings(512);
     other.net.secret = b"another".to_vec();
     let mut all = vec![open(&settings(512)), open(&other)];
-    let there = all[1].own.clone();
+    let there = all[1].links.own.clone();
     all[0].send(&there, b"let me in").expect("room");
     let (_, status, words) = wait_left(&mut all);
     assert_eq!(status, Status::Permission);
@@ -253,7 +259,7 @@ fn another_secret_is_named_as_the_reason() {
 #[test]
 fn a_peer_of_another_network_is_unreachable_in_words() {
     let mut all = vec![open(&settings(512))];
-    let mut contact = Contact::parse(&all[0].own).expect("our own");
+    let mut contact = Contact::parse(&all[0].links.own).expect("our own");
     contact.boot_id = [0xee; 16];
     all[0].send(&contact.pack(), b"far away").expect("room");
     let (_, status, words) = wait_left(&mut all);
@@ -264,7 +270,7 @@ fn a_peer_of_another_network_is_unreachable_in_words() {
 #[test]
 fn a_peer_that_does_not_listen_is_answered_again_and_catches_up() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
-    let there = all[1].own.clone();
+    let there = all[1].links.own.clone();
     let datagram = vec![1; MAX_DATAGRAM];
     let mut sent = 0;
     turn_until(&mut all, |all| {
@@ -272,7 +278,7 @@ fn a_peer_that_does_not_listen_is_answered_again_and_catches_up() {
         if all[0].send(&there, &datagram).is_ok() {
             sent += 1;
         }
-        all[0].wires.len() == 1
+        all[0].links.wires.len() == 1
     });
     while all[0].send(&there, &datagram).is_ok() {
         sent += 1;
@@ -280,7 +286,7 @@ fn a_peer_that_does_not_listen_is_answered_again_and_catches_up() {
     }
     let mut seen = 0;
     turn_until(&mut all, |all| {
-        seen += all[1].notices.drain(..).count();
+        seen += all[1].datagrams.notices.drain(..).count();
         seen == sent
     });
 }
@@ -288,7 +294,7 @@ fn a_peer_that_does_not_listen_is_answered_again_and_catches_up() {
 #[test]
 fn garbage_and_scanners_do_not_disturb_the_traffic() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
-    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
+    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.links.own.clone()).collect();
     let contact = Contact::parse(&addresses[1]).expect("our own");
     let port = contact.addresses[0].port;
     let at = SocketAddr::new(contact.addresses[0].ip, port);
@@ -304,7 +310,7 @@ fn garbage_and_scanners_do_not_disturb_the_traffic() {
         while sent < 2000 && all[0].send(&addresses[1], &numbered(0, 1, sent)).is_ok() {
             sent += 1;
         }
-        for notice in all[1].notices.drain(..) {
+        for notice in all[1].datagrams.notices.drain(..) {
             let Notice::Datagram(_, bytes) = notice else { panic!("{notice:?}") };
             assert_eq!(bytes, numbered(0, 1, seen));
             seen += 1;
@@ -317,35 +323,34 @@ fn garbage_and_scanners_do_not_disturb_the_traffic() {
 #[test]
 fn a_member_that_sends_nonsense_loses_its_connection_only() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
-    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
+    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.links.own.clone()).collect();
     all[0].send(&addresses[1], b"hello").expect("room");
-    turn_until(&mut all, |all| !all[1].notices.is_empty());
-    let wire = all[0].wires.values_mut().next().expect("connected");
-    wire.note(Note::Bye); // the note answers no request
-    let token = *all[0].wires.keys().next().expect("connected");
-    all[0].flush(token);
-    all[1].notices.clear();
+    turn_until(&mut all, |all| !all[1].datagrams.notices.is_empty());
+    let link = *all[0].links.wires.keys().next().expect("connected");
+    all[0].links.note(link, Note::Bye); // the note answers no request
+    all[0].settle();
+    all[1].datagrams.notices.clear();
     turn_until(&mut all, |all| {
         let left = left(&mut all[1]);
         left.is_some_and(|(_, status, _)| status == Status::BadData)
     });
     turn_until(&mut all, |all| left(&mut all[0]).is_some());
     all[0].send(&addresses[1], b"again").expect("room");
-    turn_until(&mut all, |all| !all[1].notices.is_empty());
+    turn_until(&mut all, |all| !all[1].datagrams.notices.is_empty());
 }
 
 #[test]
 fn an_address_that_is_none_is_refused() {
     let mut all = [open(&settings(512))];
     assert_eq!(all[0].send(b"nonsense", b"x"), Err(Status::Invalid));
-    let own = all[0].own.clone();
+    let own = all[0].links.own.clone();
     all[0].send(&own, b"to myself").expect("room");
-    let Some(Notice::Datagram(from, bytes)) = all[0].notices.pop_front() else {
+    let Some(Notice::Datagram(from, bytes)) = all[0].datagrams.notices.pop_front() else {
         panic!("a datagram")
     };
     assert_eq!((from, &*bytes), (name_of(&own), &b"to myself"[..]));
     while all[0].send(&own, b"more").is_ok() {
-        assert!(all[0].notices.len() <= WAITING, "bounded");
+        assert!(all[0].datagrams.notices.len() <= WAITING, "bounded");
     }
 }
 
@@ -374,47 +379,44 @@ fn taken(peers: &mut Peers, address: &[u8], datagram: &[u8]) -> usize {
 fn queue_of_peer_is_bounded_in_bytes_and_number() {
     for (datagram, most) in [(vec![1; MAX_DATAGRAM], QUEUE / MAX_DATAGRAM), (vec![1], WAITING)] {
         let mut peers = open(&settings(512));
-        let (_listener, address) = silent(&peers.own);
+        let (_listener, address) = silent(&peers.links.own);
         assert_eq!(taken(&mut peers, &address, &datagram), most, "of {} bytes", datagram.len());
     }
     let mut peers = open(&settings(512));
-    let own = peers.own.clone();
+    let own = peers.links.own.clone();
     assert_eq!(taken(&mut peers, &own, b"to ourselves"), WAITING);
 }
 
 #[test]
 fn queue_of_broken_connection_is_dropped_and_its_room_freed() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
-    let there = all[1].own.clone();
+    let there = all[1].links.own.clone();
     all[0].send(&there, b"hello").expect("room");
-    turn_until(&mut all, |all| !all[1].notices.is_empty());
+    turn_until(&mut all, |all| !all[1].datagrams.notices.is_empty());
     let datagram = vec![1; MAX_DATAGRAM];
     let _ = taken(&mut all[0], &there, &datagram);
-    let (key, first) = {
-        let (key, peer) = all[0].peers.iter().next().expect("one peer");
-        (Rc::clone(key), peer.sending.expect("it is connected"))
-    };
+    let link = *all[0].links.wires.keys().next().expect("it is connected");
     // The peer has another connection, which is used from here on.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
     let at = listener.local_addr().expect("bound");
     let stream = TcpStream::connect(at).expect("loopback");
     stream.set_nonblocking(true).expect("a socket");
-    all[0].adopt(stream, key, true);
-    all[0].lost(first, Status::Io, "it was cut");
+    let second = all[0].links.adopt(stream);
+    all[0].handle(LinkEvent::Up { link: second, peer: there.clone(), dial: None });
+    all[0].handle(LinkEvent::Lost { link, status: Status::Io, words: "it was cut".into() });
     let (_, status, words) = left(&mut all[0]).expect("it was in use");
     assert_eq!(status, Status::Io);
     assert!(words.starts_with("the connection to the peer at 127.0.0.1:"), "{words}");
     assert!(words.ends_with(" broke: it was cut"), "{words}");
     let _ = taken(&mut all[0], &there, &datagram);
-    let peer = all[0].peers.values().next().expect("one peer");
-    assert_eq!(peer.queued, peer.queue.len() * MAX_DATAGRAM);
-    assert_eq!(peer.queue.len(), QUEUE / MAX_DATAGRAM, "as many as ever wait for the second one");
+    let most = QUEUE / MAX_DATAGRAM;
+    assert_eq!(all[0].datagrams.queued(), most, "as many as ever wait for the second one");
 }
 
 #[test]
 fn datagrams_that_the_core_does_not_take_stay_with_their_senders() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
-    let there = all[1].own.clone();
+    let there = all[1].links.own.clone();
     let (mut sent, mut most) = (0, 0);
     // The number of datagrams beyond the limit is larger than one read can return.
     let read = BATCH / 6 + 1;
@@ -423,48 +425,52 @@ fn datagrams_that_the_core_does_not_take_stay_with_their_senders() {
             sent += usize::from(all[0].send(&there, &[1]).is_ok());
         }
         all.iter_mut().for_each(|peers| peers.turn().expect("epoll"));
-        most = most.max(all[1].notices.len());
+        most = most.max(all[1].datagrams.notices.len());
     }
     assert!(sent > most, "{sent} were taken");
     assert!((WAITING..=WAITING + read).contains(&most), "{most} wait for the core");
     let mut seen = 0;
     turn_until(&mut all, |all| {
-        seen += all[1].notices.drain(..).count();
+        seen += all[1].datagrams.notices.drain(..).count();
         seen == sent
     });
 }
 
 #[test]
 fn longest_unused_of_too_many_connections_is_closed() {
-    let mut all: Vec<Peers> = (0..4).map(|_| open(&settings(512))).collect();
-    all[0].max_wires = 2;
-    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
+    let most = |n| if n == 0 { 2 } else { 512 };
+    let mut all: Vec<Peers> = (0..4).map(|n| open(&settings(most(n)))).collect();
+    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.links.own.clone()).collect();
     // Either a datagram of the near side or of the peer uses the first connection again.
     for ours in [true, false] {
         for to in [1, 2, 1, 3] {
             let (from, to) = if !ours && to == 1 { (to, 0) } else { (0, to) };
             all[from].send(&addresses[to], b"hello").expect("room");
-            turn_until(&mut all, |all| !all[to].notices.is_empty());
-            all[to].notices.clear();
+            turn_until(&mut all, |all| !all[to].datagrams.notices.is_empty());
+            all[to].datagrams.notices.clear();
         }
-        turn_until(&mut all, |all| all[0].wires.len() == 2);
-        let mut kept: Vec<&[u8]> = all[0].wires.values().map(|wire| &*wire.peer).collect();
-        kept.sort_by_key(|kept| addresses.iter().position(|address| address == *kept));
-        assert_eq!(kept, [&addresses[1][..], &addresses[3]], "ours: {ours}");
+        turn_until(&mut all, |all| all[0].links.wires.len() == 2);
+        let mut kept: Vec<String> = all[0].links.wires.values().map(Wire::at).collect();
+        let at = |address: &Vec<u8>| {
+            let first = Contact::parse(address).expect("our own").addresses[0];
+            SocketAddr::new(first.ip, first.port).to_string()
+        };
+        kept.sort_by_key(|kept| addresses.iter().position(|address| at(address) == *kept));
+        assert_eq!(kept, [at(&addresses[1]), at(&addresses[3])], "ours: {ours}");
     }
 }
 
 #[test]
 fn data_of_lost_connection_is_delivered_before_that_of_new_one() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
-    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
+    let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.links.own.clone()).collect();
     all[1].send(&addresses[0], b"hello").expect("room");
-    turn_until(&mut all, |all| !all[0].notices.is_empty());
-    all[0].notices.clear();
+    turn_until(&mut all, |all| !all[0].datagrams.notices.is_empty());
+    all[0].datagrams.notices.clear();
     all[1].send(&addresses[0], b"last words").expect("room");
     // The end of this connection is not reported to the peer.
-    let kept: Vec<Wire> = all[1].wires.drain().map(|(_, wire)| wire).collect();
-    all[1].peers.clear();
+    let kept: Vec<Wire> = all[1].links.wires.drain().map(|(_, wire)| wire).collect();
+    all[1].datagrams = Datagrams::new(all[1].links.own.clone(), 512, Duration::MAX);
     all[1].send(&addresses[0], b"I am back").expect("room");
     // The second connection is accepted before the first one is checked again.
     let incoming = loop {
@@ -477,7 +483,7 @@ fn data_of_lost_connection_is_delivered_before_that_of_new_one() {
     all[0].welcome(incoming);
     let mut heard = Vec::new();
     turn_until(&mut all, |all| {
-        for notice in all[0].notices.drain(..) {
+        for notice in all[0].datagrams.notices.drain(..) {
             heard.push(match notice {
                 Notice::Datagram(_, bytes) => String::from_utf8(bytes).expect("words"),
                 Notice::Left { status, words, .. } => {
@@ -489,7 +495,7 @@ fn data_of_lost_connection_is_delivered_before_that_of_new_one() {
         heard.last().is_some_and(|last| last == "I am back")
     });
     assert_eq!(heard, ["last words", "the peer has connected anew", "I am back"]);
-    assert_eq!(all[0].wires.len(), 1);
+    assert_eq!(all[0].links.wires.len(), 1);
     drop(kept);
 }
 
@@ -498,58 +504,11 @@ fn a_dial_that_nobody_answers_ends_at_its_deadline_and_wakes_who_sleeps() {
     let mut brief = settings(512);
     brief.connect_timeout = Duration::from_millis(50);
     let mut all = vec![open(&brief)];
-    let (_listener, address) = silent(&all[0].own);
+    let (_listener, address) = silent(&all[0].links.own);
     all[0].send(&address, b"anybody?").expect("room");
-    assert_eq!(all[0].dials.len(), 1);
+    assert_eq!(all[0].links.dials.len(), 1);
     let (hash, status, words) = wait_left(&mut all);
     assert_eq!((hash, status), (name_of(&address), Status::Unreachable), "{words}");
     assert!(words.starts_with("no address of the peer can be reached: "), "{words}");
-    assert!(all[0].peers.is_empty() && all[0].dials.is_empty());
-}
-
-#[test]
-fn frame_invalid_in_closing_phase_ends_connection() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
-    let at = listener.local_addr().expect("bound");
-    let hello = Some((None, "hello".to_owned()));
-    let closed = format!("the peer at {at} has closed its connector");
-    let wrong = |what, phase: Phase| {
-        let text = format!(
-            "the connection to the peer at {at} broke: the peer broke the protocol: {what} in phase {phase:?}"
-        );
-        Some((Some(Status::BadData), text))
-    };
-    let mut peers = open(&settings(512));
-    for from in [Phase::Open, Phase::Asked, Phase::Done, Phase::Last] {
-        let (closes, may_close) = match from {
-            Phase::Open => (Some(Phase::Done), None),
-            Phase::Asked => (Some(Phase::Last), None),
-            Phase::Done | Phase::Last => (None, wrong("a note", from)),
-        };
-        let takes = matches!(from, Phase::Open | Phase::Asked);
-        let datagram = if takes { hello.clone() } else { wrong("a datagram", from) };
-        let bye = if from == Phase::Asked { None } else { wrong("a note", from) };
-        for (frame, phase, told) in [
-            (Frame::Datagram(b"hello".to_vec()), takes.then_some(from), datagram),
-            (Frame::Note(Note::MayClose), closes, may_close),
-            (Frame::Note(Note::Bye), None, bye),
-            (Frame::Note(Note::Gone), None, Some((Some(Status::Closed), closed.clone()))),
-        ] {
-            let what = format!("{frame:?} in {from:?}");
-            let stream = TcpStream::connect(at).expect("loopback");
-            stream.set_nonblocking(true).expect("a socket");
-            peers.adopt(stream, b"them"[..].into(), false);
-            let token = *peers.wires.keys().next().expect("one");
-            peers.wires.get_mut(&token).expect("it").phase = from;
-            peers.take(token, frame);
-            assert_eq!(peers.wires.get(&token).map(|wire| wire.phase), phase, "{what}");
-            let heard = peers.notices.drain(..).map(|notice| match notice {
-                Notice::Datagram(_, bytes) => (None, String::from_utf8(bytes).expect("words")),
-                Notice::Left { status, words, .. } => (Some(status), words),
-            });
-            assert_eq!(heard.collect::<Vec<_>>(), Vec::from_iter(told), "{what}");
-            peers.forget(&b"them"[..].into());
-            assert!(peers.wires.is_empty() && peers.peers.is_empty(), "{what}");
-        }
-    }
+    assert!(all[0].datagrams.peers() == 0 && all[0].links.dials.is_empty());
 }

@@ -3,24 +3,11 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
-use std::rc::Rc;
 
 use tieline_net::Interest;
+use tieline_net::datagrams::Note;
 
-use crate::frame::{Frame, Note, Reader, put_datagram, put_note};
-
-/// The progress of the two sides in closing the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// The connection is in use, or available.
-    Open,
-    /// This side has asked to close; the answer means that the peer has read all of this side's data.
-    Asked,
-    /// This side has announced the end of its data; the peer closes when it has read the announcement.
-    Done,
-    /// Both sides have asked: each ends its direction, and has read everything when it finds the other's end.
-    Last,
-}
+use crate::frame::{Frame, Reader, put_datagram, put_note};
 
 /// A connection.
 #[derive(Debug)]
@@ -28,13 +15,8 @@ pub(crate) struct Wire {
     stream: TcpStream,
     /// The remote address, read when the connection is made: a broken connection does not return the address any more.
     at: Option<SocketAddr>,
-    /// The peer's address.
-    pub(crate) peer: Rc<[u8]>,
-    /// Whether the peer has made the connection.
-    pub(crate) incoming: bool,
-    pub(crate) phase: Phase,
-    /// The time of the connection's last use, counted in datagrams of this connector.
-    pub(crate) used: u64,
+    /// Whether this side ends its direction once everything is written.
+    pub(crate) finishing: bool,
     /// The events for which the connection is watched.
     pub(crate) watched: Option<Interest>,
     /// The reason why nothing can be written any more. Earlier data of the peer is still read.
@@ -55,14 +37,11 @@ pub(crate) enum Arrival {
 }
 
 impl Wire {
-    pub(crate) fn new(stream: TcpStream, peer: Rc<[u8]>, incoming: bool) -> Wire {
+    pub(crate) fn new(stream: TcpStream) -> Wire {
         Wire {
             at: stream.peer_addr().ok(),
             stream,
-            peer,
-            incoming,
-            phase: Phase::Open,
-            used: 0,
+            finishing: false,
             watched: None,
             failed: None,
             reader: Reader::default(),

@@ -351,7 +351,7 @@ pub(crate) struct ibv_context {
     pub(crate) num_comp_vectors: c_int,
 }
 
-/// Declares the constants of `verbs.h` in use. Tests compare them with the header, like the layouts.
+/// Declares the constants of a header in use. Tests compare them with the header, like the layouts.
 macro_rules! numbers {
     ($( $name:ident = $value:expr; )*) => {
         $( pub(crate) const $name: c_uint = $value; )*
@@ -360,6 +360,7 @@ macro_rules! numbers {
         pub(crate) const NUMBERS: &[(&str, c_uint)] = &[ $( (stringify!($name), $value), )* ];
     };
 }
+pub(crate) use numbers;
 
 numbers! {
     IBV_ATOMIC_NONE = 0;

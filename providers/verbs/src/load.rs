@@ -7,54 +7,49 @@
 #![allow(unsafe_code)]
 
 use crate::abi::*;
-#[cfg(not(test))]
-use core::ffi::CStr;
-use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
-use tieline_plugin_api::Failure;
-#[cfg(not(test))]
-use tieline_plugin_api::Status;
 use tieline_plugin_api::process::PerProcess;
+use tieline_plugin_api::{Failure, Status};
 
 /// The file name of the library.
-#[cfg(not(test))]
 pub(crate) const LIBRARY: &CStr = c"libibverbs.so.1";
 
+/// Declares the functions of a library, which `$version` and newer versions of rdma-core have: those that must exist, then those
+/// that older versions do not export.
 macro_rules! functions {
     (
+        $library:expr, $version:literal,
         [ $( $name:ident: fn($($argument:ty),*) -> $result:ty; )* ]
         [ $( $newer:ident: fn($($taken:ty),*) -> $made:ty; )* ]
     ) => {
-        /// The libibverbs functions that are called by name.
+        /// The functions of the library that are called by name.
         pub(crate) struct Library {
             $( pub(crate) $name: unsafe extern "C" fn($($argument),*) -> $result, )*
-            // Older versions of libibverbs do not export these functions.
             $( pub(crate) $newer: Option<unsafe extern "C" fn($($taken),*) -> $made>, )*
         }
 
-        #[cfg(not(test))]
         impl Library {
-            fn bind(handle: *mut c_void) -> Result<Library, Failure> {
+            /// Opens the library, and looks the functions up. `packages` are the packages to install.
+            #[cfg_attr(test, allow(dead_code))]
+            fn open(name: &CStr, packages: &str) -> Result<Library, Failure> {
+                let handle = $crate::load::open(name, packages)?;
                 $(
-                    let name = concat!(stringify!($name), "\0");
-                    // SAFETY: the handle is that of an open library and a NUL-terminated name.
-                    let found = unsafe { libc::dlsym(handle, name.as_ptr().cast::<c_char>()) };
+                    let found = $crate::load::symbol(handle, concat!(stringify!($name), "\0"));
                     if found.is_null() {
                         let text = format!(
-                            "{} has no function {}: rdma-core 17 or newer is needed",
-                            LIBRARY.to_string_lossy(), stringify!($name),
+                            "{} has no function {}: rdma-core {} or newer is needed",
+                            $library.to_string_lossy(), stringify!($name), $version,
                         );
                         return Err(Failure::new(Status::NoDevice, text));
                     }
-                    // SAFETY: the library defines the function of this name with this signature (verbs.h).
+                    // SAFETY: the library defines the function of this name with this signature (verbs.h, rdma_cma.h).
                     let $name = unsafe {
                         core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> $result>(found)
                     };
                 )*
                 $(
-                    let name = concat!(stringify!($newer), "\0");
-                    // SAFETY: the handle is that of an open library and a NUL-terminated name.
-                    let found = unsafe { libc::dlsym(handle, name.as_ptr().cast::<c_char>()) };
+                    let found = $crate::load::symbol(handle, concat!(stringify!($newer), "\0"));
                     // SAFETY: the pointer is null, or the function of this name with this signature (verbs.h).
                     let $newer = unsafe {
                         core::mem::transmute::<
@@ -68,8 +63,10 @@ macro_rules! functions {
         }
     };
 }
+pub(crate) use functions;
 
 functions! {
+    LIBRARY, "17",
     [
         ibv_get_device_list: fn(*mut c_int) -> *mut *mut ibv_device;
         ibv_free_device_list: fn(*mut *mut ibv_device) -> ();
@@ -135,22 +132,35 @@ fn load() -> Result<Library, Failure> {
             return Err(Failure::new(Status::Permission, text));
         }
     }
-    // SAFETY: the name is NUL-terminated; the library's constructors only set up its own state. The library is never closed.
+    Library::open(LIBRARY, "libibverbs1 and ibverbs-providers (rdma-core)")
+}
+
+/// Opens a library, which is never closed.
+#[cfg_attr(test, allow(dead_code))]
+pub(crate) fn open(name: &CStr, packages: &str) -> Result<*mut c_void, Failure> {
+    // SAFETY: the name is NUL-terminated; the library's constructors only set up its own state.
     let handle = unsafe {
-        libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE)
+        libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE)
     };
-    if handle.is_null() {
-        // SAFETY: dlerror returns null or a NUL-terminated text that stays valid until the next call on this thread.
-        let why = unsafe {
-            let text = libc::dlerror();
-            if text.is_null() { None } else { Some(CStr::from_ptr(text).to_string_lossy()) }
-        };
-        let text = format!(
-            "{} cannot be loaded ({}): install libibverbs1 and ibverbs-providers (rdma-core)",
-            LIBRARY.to_string_lossy(),
-            why.as_deref().unwrap_or("no reason given"),
-        );
-        return Err(Failure::new(Status::NoDevice, text));
+    if !handle.is_null() {
+        return Ok(handle);
     }
-    Library::bind(handle)
+    // SAFETY: dlerror returns null or a NUL-terminated text that stays valid until the next call on this thread.
+    let why = unsafe {
+        let text = libc::dlerror();
+        if text.is_null() { None } else { Some(CStr::from_ptr(text).to_string_lossy()) }
+    };
+    let text = format!(
+        "{} cannot be loaded ({}): install {packages}",
+        name.to_string_lossy(),
+        why.as_deref().unwrap_or("no reason given"),
+    );
+    Err(Failure::new(Status::NoDevice, text))
+}
+
+/// Returns the symbol of an open library, or null. The name ends with NUL.
+pub(crate) fn symbol(handle: *mut c_void, name: &str) -> *mut c_void {
+    debug_assert!(name.ends_with('\0'));
+    // SAFETY: the handle is that of an open library, and the name is NUL-terminated.
+    unsafe { libc::dlsym(handle, name.as_ptr().cast::<c_char>()) }
 }

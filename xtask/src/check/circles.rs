@@ -13,7 +13,7 @@ const MOST: [(usize, &str); 3] = [
     (
         2,
         "config explain lookup net plugin-api providers/memory-file providers/registration providers/shm providers/shm-cma \
-         providers/shm-knem providers/shm-xpmem providers/tcp-connect providers/verbs tag tools trial wireup",
+         providers/shm-knem providers/shm-xpmem providers/single-copy providers/tcp-connect providers/verbs tag tools trial wireup",
     ),
 ];
 

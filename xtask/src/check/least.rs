@@ -31,6 +31,7 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline-provider-verbs", 235),
     ("tieline-registration", 15),
     ("tieline-runtime", 21),
+    ("tieline-single-copy", 5),
     ("tieline-tag", 23),
     ("tieline-testing", 4),
     ("tieline-tools", 92),

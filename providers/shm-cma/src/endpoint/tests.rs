@@ -1,7 +1,7 @@
 use super::*;
 use crate::CmaDomain;
 use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
-use tieline_plugin_api::{Domain, Interface};
+use tieline_plugin_api::{Domain, Interface, access};
 
 /// Makes an endpoint to this process itself, with small limits per system call.
 fn endpoint(domain: &CmaDomain, limits: Limits) -> CmaEndpoint {

@@ -21,8 +21,11 @@ struct Pair {
 impl Pair {
     fn new(len: usize) -> Pair {
         let played = Arc::new(Played::default());
-        let owner = KnemDomain::new(played.clone()).unwrap();
-        let here = KnemDomain::new(played.clone()).unwrap();
+        let domain = || {
+            let kernel: Arc<dyn Kernel> = played.clone();
+            KnemDomain::new(kernel).unwrap()
+        };
+        let (owner, here) = (domain(), domain());
         let address = owner.open_interface(MODULE, [1; 16]).unwrap().address();
         let interface = here.open_interface(MODULE, [2; 16]).unwrap();
         interface.reachable(&address).unwrap();
@@ -177,7 +180,8 @@ fn driver_results_map_to_statuses() {
 fn memory_for_100000_short_lived_regions_is_bounded() {
     let mut pair = Pair::new(64);
     let cards = pair.played.regions();
-    let here = KnemDomain::new(pair.played.clone()).unwrap();
+    let kernel: Arc<dyn Kernel> = pair.played.clone();
+    let here = KnemDomain::new(kernel).unwrap();
     let there = pair.owner.open_interface(MODULE, [3; 16]).unwrap();
     let interface = here.open_interface(MODULE, [4; 16]).unwrap();
     let alone = interface.memory();
@@ -228,8 +232,7 @@ fn malformed_keys_and_addresses_are_refused() {
 
     let interface = pair.owner.open_interface(MODULE, [1; 16]).unwrap();
     let address = interface.address();
-    assert_eq!(address.len(), ADDRESS_LEN);
-    assert_eq!(Address::decode(&address).unwrap().encode(), address);
+    assert_eq!((address.len(), &address[..4]), (84, &b"knm\x01"[..]));
     for cut in 0..address.len() {
         let refused = interface.reachable(&address[..cut]).unwrap_err();
         assert_eq!(refused.status, Status::BadData);

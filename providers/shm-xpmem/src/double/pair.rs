@@ -39,7 +39,7 @@ impl Pair {
         let played = Arc::new(Played::default());
         let domain = || {
             let lease = Lease::played(played.clone(), settings.clone());
-            XpmemDomain::new(lease, settings.clone(), None).unwrap()
+            XpmemDomain::new((lease, settings.clone(), None)).unwrap()
         };
         let (owner, here) = (domain(), domain());
         let address = owner.open_interface(MODULE, [1; 16]).unwrap().address();

@@ -220,7 +220,7 @@ fn copy_ending_after_its_owner_or_region_fails_and_releases_both() {
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    pair.endpoint.peer.process = tieline_memory_file::Process::open(child.id() as i32);
+    pair.endpoint.peer.theirs.process = tieline_memory_file::Process::open(child.id() as i32);
     assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Ok(Posting::Done));
     assert_eq!(pair.attached(), before + 1);
     child.kill().unwrap();

@@ -3,7 +3,7 @@
 
 #![allow(non_camel_case_types)]
 
-use crate::abi::ibv_context;
+use crate::abi::{ibv_context, numbers};
 use core::ffi::{c_int, c_uint, c_void};
 
 /// A buffer for an address of any family, with the alignment of `struct sockaddr_storage`.
@@ -59,16 +59,6 @@ pub(crate) struct rdma_cm_event {
     pub(crate) event: c_uint,
     pub(crate) status: c_int,
     pub(crate) conn: rdma_conn_param,
-}
-
-/// Declares the constants of `rdma_cma.h` in use. Tests compare them with the header, like the layouts.
-macro_rules! numbers {
-    ($( $name:ident = $value:expr; )*) => {
-        $( pub(crate) const $name: c_uint = $value; )*
-        /// The name and value of each constant.
-        #[cfg(test)]
-        pub(crate) const NUMBERS: &[(&str, c_uint)] = &[ $( (stringify!($name), $value), )* ];
-    };
 }
 
 numbers! {

@@ -3,7 +3,6 @@
 use super::abi::*;
 use super::double::sys::{asked, classes, fault, is_readable, remove_device};
 use super::half_open::HALF_OPEN;
-use super::peers::{Event, Net};
 use super::sys::{Channel, Id};
 use super::wire::Phase;
 use super::wires::Wires;
@@ -13,6 +12,7 @@ use crate::double::{domain, sys};
 use core::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 use tieline_net::LocalAddress;
+use tieline_net::datagrams::{LinkEvent, Links, WAITING};
 use tieline_plugin_api::{Armed, Connector, Events, Status, address_hash, event};
 
 /// Returns an address of this host.
@@ -178,7 +178,7 @@ fn proof_at_the_deadline_is_accepted_and_connection_stays() {
         let _ = a.progress();
         std::thread::yield_now();
     }
-    let [Event::Up { .. }] = b.events.make_contiguous() else { panic!("{:?}", b.events) };
+    let [LinkEvent::Up { .. }] = b.events.make_contiguous() else { panic!("{:?}", b.events) };
     assert!(has_come(&b));
     assert!(b.wires.values().all(|wire| wire.silent_since.is_none()), "it proves itself no more");
 }
@@ -266,7 +266,7 @@ fn unproven_connections_are_bounded_and_newcomers_still_connect() {
     // This peer has dialled and was accepted, and then stays silent.
     let mut silent = wires_at("10.77.0.3", &[]);
     for _ in 0..HALF_OPEN {
-        let _ = super::peers::Net::dial(&mut silent, &b.address());
+        let _ = Links::dial(&mut silent, &b.address());
     }
     let requested = || asked().iter().filter(|what| **what == "connect").count();
     let mut requests = 0;
@@ -485,7 +485,7 @@ fn events_beyond_the_room_are_delivered_by_the_next_poll() {
         assert_eq!(poll(&a, 2), expected);
     }
     let taken = (0..5000).take_while(|_| a.send(&own, b"more") == Ok(())).count();
-    assert_eq!(taken, super::peers::WAITING, "who does not poll is not given more");
+    assert_eq!(taken, WAITING, "who does not poll is not given more");
 }
 
 #[test]

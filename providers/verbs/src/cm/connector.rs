@@ -1,15 +1,14 @@
 //! The connector's interface to the core: datagrams to addresses, events, sleep.
 
-use super::peers::{Net, Notice, Peers, WAITING};
 use super::wires::Wires;
 use super::{MAX_DATAGRAM, address};
 use crate::shared::DomainState;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tieline_net::datagrams::{Datagrams, Links, WAITING};
 use tieline_net::routes;
-use tieline_plugin_api::abi::Event;
-use tieline_plugin_api::{Armed, Connector, Events, Failure, Status, event, log_level};
+use tieline_plugin_api::{Armed, Connector, Events, Failure, Status, log_level};
 
 /// The time that closing waits for the peers' devices to acknowledge the goodbye.
 const GOODBYE: Duration = Duration::from_millis(50);
@@ -21,7 +20,7 @@ pub struct RdmaCm {
 }
 
 struct ConnectorState {
-    peers: Peers,
+    peers: Datagrams,
     wires: Wires,
     begun: Instant,
     /// The number of unproven connections at the last warning to the operator.
@@ -37,7 +36,7 @@ impl RdmaCm {
 
     pub(super) fn new(wires: Wires) -> RdmaCm {
         let settings = &wires.domain.settings;
-        let peers = Peers::new(wires.own.clone(), settings.cm_connections, settings.cm_idle);
+        let peers = Datagrams::new(wires.own.clone(), settings.cm_connections, settings.cm_idle);
         let inner = ConnectorState {
             peers,
             wires,
@@ -75,12 +74,12 @@ impl Connector for RdmaCm {
     }
 
     fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
-        let mut inner = self.inner.borrow_mut();
+        let inner = &mut *self.inner.borrow_mut();
         inner.handed_out.clear();
-        inner.hand_out(events);
+        inner.peers.show(&mut inner.handed_out, events);
         if events.room() > 0 {
             inner.progress();
-            inner.hand_out(events);
+            inner.peers.show(&mut inner.handed_out, events);
         }
         Ok(())
     }
@@ -126,31 +125,6 @@ impl ConnectorState {
                  belong to the job: an outdated address, another program, or another TIELINE_SECRET"
             );
             self.wires.domain.host.log(log_level::WARN, &text);
-        }
-    }
-
-    /// Delivers notices into the caller's array.
-    fn hand_out(&mut self, events: &mut Events<'_>) {
-        while events.room() > 0 {
-            let Some(notice) = self.peers.notices.pop_front() else { return };
-            let mut event = Event::empty();
-            let bytes = match notice {
-                Notice::Datagram(from, bytes) => {
-                    event.kind = event::DATAGRAM;
-                    event.header = from;
-                    bytes
-                }
-                Notice::Left { hash, status, words } => {
-                    event.kind = event::PEER_LEFT;
-                    event.header = hash;
-                    event.status = status as i32;
-                    words.into_bytes()
-                }
-            };
-            event.data = bytes.as_ptr();
-            event.len = bytes.len();
-            self.handed_out.push(bytes); // moves the vector; its heap bytes stay in place
-            let _ = events.push(event);
         }
     }
 }

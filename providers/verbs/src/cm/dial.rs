@@ -3,7 +3,6 @@
 use super::abi::*;
 use super::frame::Kind;
 use super::half_open::FULL;
-use super::peers::Event;
 use super::sys::{Id, device_name};
 use super::wire::{Phase, Wire, reason};
 use super::wires::Wires;
@@ -12,6 +11,7 @@ use crate::wake::sys::random;
 use std::collections::VecDeque;
 use std::net::{SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
+use tieline_net::datagrams::LinkEvent;
 use tieline_net::{Contact, Dialler, Hello, Key, Refusal, Route, routes};
 use tieline_plugin_api::{Failure, Status};
 
@@ -62,7 +62,7 @@ impl Wires {
                 self.try_next(number);
             }
             Err(Failure { status, text }) => {
-                self.events.push_back(Event::DialFailed { dial: number, status, words: text });
+                self.events.push_back(LinkEvent::DialFailed { dial: number, status, words: text });
             }
         }
         number
@@ -82,7 +82,11 @@ impl Wires {
                 }
                 let (status, words) = (dial.status, dial.why.join("; "));
                 let _ = self.dials.remove(&number);
-                return self.events.push_back(Event::DialFailed { dial: number, status, words });
+                return self.events.push_back(LinkEvent::DialFailed {
+                    dial: number,
+                    status,
+                    words,
+                });
             };
             // The remaining time is divided equally among the remaining routes.
             let share = (dial.deadline - now) / (dial.routes.len() as u32 + 1);
@@ -224,7 +228,7 @@ impl Wires {
                 wire.phase = Phase::Up;
                 wire.deadline = None;
                 if let Some(dial) = self.dials.remove(&number) {
-                    let event = Event::Up { link, peer: dial.peer, dial: Some(number) };
+                    let event = LinkEvent::Up { link, peer: dial.peer, dial: Some(number) };
                     self.events.push_back(event);
                 }
             }

@@ -3,6 +3,8 @@
 //! Datagrams longer than a buffer are split into parts; all parts but the last are [`Kind::Part`].
 
 use super::{BUFFER, MAX_DATAGRAM};
+use std::fmt;
+use tieline_net::datagrams::Note;
 
 /// The number of bytes before the payload.
 pub(super) const HEAD: usize = 2;
@@ -20,12 +22,17 @@ pub(super) enum Kind {
     Datagram,
     /// A frame with credits only.
     Credits,
-    /// The request to close: the sender sends nothing more over this connection, and asks the other side to do the same.
-    MayClose,
-    /// The answer to `MayClose`: this side sends nothing more either. The side that asked then closes.
-    Bye,
-    /// The final notice: the sender's connector is closed.
-    Gone,
+    /// A note about the connection itself.
+    Note(Note),
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Note(note) => write!(f, "{note:?}"),
+            kind => write!(f, "{kind:?}"),
+        }
+    }
 }
 
 const KINDS: [Kind; 7] = [
@@ -33,9 +40,9 @@ const KINDS: [Kind; 7] = [
     Kind::Part,
     Kind::Datagram,
     Kind::Credits,
-    Kind::MayClose,
-    Kind::Bye,
-    Kind::Gone,
+    Kind::Note(Note::MayClose),
+    Kind::Note(Note::Bye),
+    Kind::Note(Note::Gone),
 ];
 
 /// Writes a frame into a buffer and returns its length. The payload must not exceed [`MAX_PAYLOAD`].
@@ -60,7 +67,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Kind, u8, &[u8]), String> {
         .ok_or_else(|| format!("the peer sent a frame of kind {}", head[0]))?;
     let carries = matches!(kind, Kind::Handshake | Kind::Part | Kind::Datagram);
     if !carries && !payload.is_empty() || kind == Kind::Part && payload.len() != MAX_PAYLOAD {
-        return Err(format!("the peer sent {kind:?} with {} bytes", payload.len()));
+        return Err(format!("the peer sent {kind} with {} bytes", payload.len()));
     }
     Ok((kind, head[1], payload))
 }
@@ -147,7 +154,13 @@ mod tests {
 
     #[test]
     fn notes_with_a_payload_and_short_parts_are_refused() {
-        for kind in [Kind::Credits, Kind::MayClose, Kind::Bye, Kind::Gone, Kind::Part] {
+        for kind in [
+            Kind::Credits,
+            Kind::Note(Note::MayClose),
+            Kind::Note(Note::Bye),
+            Kind::Note(Note::Gone),
+            Kind::Part,
+        ] {
             let mut buffer = [0; 16];
             let len = write(&mut buffer, kind, 0, b"x");
             assert!(read(&buffer[..len]).is_err(), "{kind:?}");

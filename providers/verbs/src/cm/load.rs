@@ -4,7 +4,8 @@
 
 use super::abi::*;
 use crate::abi::ibv_qp_attr;
-use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use crate::load::functions;
+use core::ffi::{CStr, c_int, c_uint, c_void};
 use std::path::Path;
 use std::sync::OnceLock;
 use tieline_plugin_api::process::Owner;
@@ -16,53 +17,28 @@ const LIBRARY: &CStr = c"librdmacm.so.1";
 #[cfg(not(test))]
 const DEVICE: &str = "/dev/infiniband/rdma_cm";
 
-macro_rules! functions {
-    ($( $name:ident: fn($($argument:ty),*) -> $result:ty; )*) => {
-        /// The librdmacm functions in use.
-        pub(crate) struct Library { $( pub(crate) $name: unsafe extern "C" fn($($argument),*) -> $result, )* }
-
-        impl Library {
-            fn bind(handle: *mut c_void) -> Result<Library, Failure> {
-                $(
-                    let name = concat!(stringify!($name), "\0");
-                    // SAFETY: the handle is that of an open library, and the name is NUL-terminated.
-                    let found = unsafe { libc::dlsym(handle, name.as_ptr().cast::<c_char>()) };
-                    if found.is_null() {
-                        let text = format!(
-                            "{} has no function {}: rdma-core 23 or newer is needed",
-                            LIBRARY.to_string_lossy(), stringify!($name),
-                        );
-                        return Err(Failure::new(Status::NoDevice, text));
-                    }
-                    // SAFETY: the library defines the function of this name with this signature (rdma_cma.h).
-                    let $name = unsafe {
-                        core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> $result>(found)
-                    };
-                )*
-                Ok(Library { $( $name, )* })
-            }
-        }
-    };
-}
-
 functions! {
-    rdma_create_event_channel: fn() -> *mut rdma_event_channel;
-    rdma_destroy_event_channel: fn(*mut rdma_event_channel) -> ();
-    rdma_get_cm_event: fn(*mut rdma_event_channel, *mut *mut rdma_cm_event) -> c_int;
-    rdma_ack_cm_event: fn(*mut rdma_cm_event) -> c_int;
-    rdma_create_id: fn(*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, c_uint) -> c_int;
-    rdma_destroy_id: fn(*mut rdma_cm_id) -> c_int;
-    rdma_bind_addr: fn(*mut rdma_cm_id, *mut sockaddr_room) -> c_int;
-    rdma_listen: fn(*mut rdma_cm_id, c_int) -> c_int;
-    rdma_resolve_addr: fn(*mut rdma_cm_id, *mut sockaddr_room, *mut sockaddr_room, c_int) -> c_int;
-    rdma_resolve_route: fn(*mut rdma_cm_id, c_int) -> c_int;
-    rdma_init_qp_attr: fn(*mut rdma_cm_id, *mut ibv_qp_attr, *mut c_int) -> c_int;
-    rdma_connect: fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
-    rdma_establish: fn(*mut rdma_cm_id) -> c_int;
-    rdma_accept: fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
-    rdma_reject: fn(*mut rdma_cm_id, *const c_void, u8) -> c_int;
-    rdma_disconnect: fn(*mut rdma_cm_id) -> c_int;
-    rdma_set_option: fn(*mut rdma_cm_id, c_int, c_int, *mut c_void, usize) -> c_int;
+    LIBRARY, "23",
+    [
+        rdma_create_event_channel: fn() -> *mut rdma_event_channel;
+        rdma_destroy_event_channel: fn(*mut rdma_event_channel) -> ();
+        rdma_get_cm_event: fn(*mut rdma_event_channel, *mut *mut rdma_cm_event) -> c_int;
+        rdma_ack_cm_event: fn(*mut rdma_cm_event) -> c_int;
+        rdma_create_id: fn(*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, c_uint) -> c_int;
+        rdma_destroy_id: fn(*mut rdma_cm_id) -> c_int;
+        rdma_bind_addr: fn(*mut rdma_cm_id, *mut sockaddr_room) -> c_int;
+        rdma_listen: fn(*mut rdma_cm_id, c_int) -> c_int;
+        rdma_resolve_addr: fn(*mut rdma_cm_id, *mut sockaddr_room, *mut sockaddr_room, c_int) -> c_int;
+        rdma_resolve_route: fn(*mut rdma_cm_id, c_int) -> c_int;
+        rdma_init_qp_attr: fn(*mut rdma_cm_id, *mut ibv_qp_attr, *mut c_int) -> c_int;
+        rdma_connect: fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+        rdma_establish: fn(*mut rdma_cm_id) -> c_int;
+        rdma_accept: fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+        rdma_reject: fn(*mut rdma_cm_id, *const c_void, u8) -> c_int;
+        rdma_disconnect: fn(*mut rdma_cm_id) -> c_int;
+        rdma_set_option: fn(*mut rdma_cm_id, c_int, c_int, *mut c_void, usize) -> c_int;
+    ]
+    []
 }
 
 /// Returns librdmacm, which stays loaded for the life of the process.
@@ -101,24 +77,7 @@ fn device(at: &Path) -> Result<(), Failure> {
 }
 
 fn load(name: &CStr) -> Result<Library, Failure> {
-    // SAFETY: the name is NUL-terminated; the library's constructors only set up its own state. The library is never closed.
-    let handle = unsafe {
-        libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE)
-    };
-    if handle.is_null() {
-        // SAFETY: dlerror returns null or a NUL-terminated text that stays valid until the next call on this thread.
-        let why = unsafe {
-            let text = libc::dlerror();
-            if text.is_null() { None } else { Some(CStr::from_ptr(text).to_string_lossy()) }
-        };
-        let text = format!(
-            "{} cannot be loaded ({}): install librdmacm1 (rdma-core)",
-            name.to_string_lossy(),
-            why.as_deref().unwrap_or("no reason given"),
-        );
-        return Err(Failure::new(Status::NoDevice, text));
-    }
-    Library::bind(handle)
+    Library::open(name, "librdmacm1 (rdma-core)")
 }
 
 #[cfg(test)]

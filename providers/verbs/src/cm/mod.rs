@@ -35,8 +35,8 @@
 //!
 //! # Structure
 //!
-//! `peers` selects the connection to each peer; `wires` and `dial` drive the connections; `wire` is one connection. `frame`,
-//! `credits` and `address` define the wire format. `listening` finds the IP addresses of a port.
+//! [`tieline_net::datagrams`] selects the connection to each peer; `wires` and `dial` drive the connections; `wire` is one
+//! connection. `frame`, `credits` and `address` define the wire format. `listening` finds the IP addresses of a port.
 
 mod abi;
 mod address;
@@ -56,7 +56,6 @@ mod half_open;
 mod layout_tests;
 mod listening;
 mod load;
-mod peers;
 mod sys;
 mod wire;
 mod wires;
@@ -76,6 +75,7 @@ pub const RDMACM: &str = "rdmacm";
 
 /// The longest datagram, in bytes.
 const MAX_DATAGRAM: usize = 16 << 10;
+const _: () = assert!(MAX_DATAGRAM <= tieline_net::datagrams::QUEUE);
 /// The number of bytes of a buffer, and therefore of the longest frame.
 const BUFFER: usize = 4 << 10;
 /// The number of receive buffers of a connection. Both sides must have the same number, so the number is part of the address's

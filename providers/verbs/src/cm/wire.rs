@@ -39,7 +39,7 @@ pub(super) struct Wire {
     pub(super) deadline: Option<Instant>,
     /// The time at which the device last acknowledged a send, or received the first one.
     pub(super) progress: Instant,
-    /// Whether the sender waits for an [`Event::Room`](super::peers::Event::Room).
+    /// Whether the sender waits for an [`LinkEvent::Room`](tieline_net::datagrams::LinkEvent::Room).
     pub(super) full: bool,
     pub(super) credits: Credits,
     pub(super) reader: Reader,

@@ -1,11 +1,10 @@
-//! All connections of a connector. This module turns connection manager events and completions into [`Event`]s for `peers`.
+//! All connections of a connector. This module turns connection manager events and completions into [`LinkEvent`]s.
 
 use super::abi::*;
 use super::credits::Weight;
 use super::dial::Dial;
 use super::frame::{self, Kind};
 use super::half_open::{self, FULL, HALF_OPEN, Room};
-use super::peers::{Event, Net};
 use super::sys::{Channel, CmEvent, Id, device_name};
 use super::wire::{Phase, Wire, about, reason, trouble};
 use super::{BUFFER, COMPLETIONS, PURPOSE, WINDOW, address, listening};
@@ -19,6 +18,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tieline_net::datagrams::{self, LinkEvent, Links, Note};
 use tieline_net::{Acceptor, Contact, Key, ListenAddress, LocalAddress};
 use tieline_plugin_api::{Failure, Status};
 
@@ -34,7 +34,7 @@ const BATCHES: usize = 16;
 
 /// The state of all connections. The order of the fields drops connections before the objects that they use.
 pub(super) struct Wires {
-    pub(super) events: VecDeque<Event>,
+    pub(super) events: VecDeque<LinkEvent>,
     pub(super) contact: Contact,
     pub(super) own: Vec<u8>,
     pub(super) unproven: u64,
@@ -193,7 +193,7 @@ impl Wires {
             wire.sent(buffer, &mut self.sends);
             if matches!(wire.phase, Phase::Finishing) && wire.is_quiet() {
                 self.destroy(number);
-                self.events.push_back(Event::Finished { link: number });
+                self.events.push_back(LinkEvent::Finished { link: number });
             }
             return;
         }
@@ -226,14 +226,14 @@ impl Wires {
                 }
             }
             (Phase::Up, Kind::Datagram) => match wire.reader.last(payload) {
-                Ok(bytes) => self.events.push_back(Event::Datagram { link: number, bytes }),
+                Ok(bytes) => self.events.push_back(LinkEvent::Datagram { link: number, bytes }),
                 Err(why) => self.lost(number, Status::BadData, &why),
             },
-            (Phase::Up, note @ (Kind::MayClose | Kind::Bye | Kind::Gone)) => {
-                self.events.push_back(Event::Note { link: number, note });
+            (Phase::Up, Kind::Note(note)) => {
+                self.events.push_back(LinkEvent::Note { link: number, note });
             }
             (_, kind) => {
-                let why = format!("the peer broke the protocol: {kind:?} is not expected");
+                let why = format!("the peer broke the protocol: {kind} is not expected");
                 self.lost(number, Status::BadData, &why);
             }
         }
@@ -256,7 +256,7 @@ impl Wires {
         }
         if wire.full && wire.has_room() && wire.credits.allows(Weight::Data) {
             wire.full = false;
-            self.events.push_back(Event::Room { link: number });
+            self.events.push_back(LinkEvent::Room { link: number });
         }
     }
 
@@ -384,7 +384,7 @@ impl Wires {
         wire.phase = Phase::Up;
         (wire.silent_since, wire.deadline) = (None, None);
         self.pump(number);
-        self.events.push_back(Event::Up { link: number, peer, dial: None });
+        self.events.push_back(LinkEvent::Up { link: number, peer, dial: None });
     }
 
     fn read_async_events(&mut self) {
@@ -420,7 +420,7 @@ impl Wires {
     /// Closes a connection that is not in use, without waiting for outstanding frames.
     fn abort(&mut self, number: u64) {
         match self.wires.get(&number).map(|wire| &wire.phase) {
-            Some(Phase::Finishing) => self.events.push_back(Event::Finished { link: number }),
+            Some(Phase::Finishing) => self.events.push_back(LinkEvent::Finished { link: number }),
             _ => self.unproven += 1,
         }
         self.destroy(number);
@@ -453,8 +453,8 @@ impl Wires {
             _ => None,
         };
         let event = match &wire.phase {
-            Phase::Up => Some(Event::Lost { link: number, status, words: words.to_string() }),
-            Phase::Finishing => Some(Event::Finished { link: number }),
+            Phase::Up => Some(LinkEvent::Lost { link: number, status, words: words.to_string() }),
+            Phase::Finishing => Some(LinkEvent::Finished { link: number }),
             _ => None,
         };
         self.destroy(number);
@@ -480,7 +480,7 @@ impl Wires {
     /// Sends a goodbye on the given connections, and waits up to `timeout` for the other sides' devices to acknowledge it.
     pub(super) fn say_goodbye(&mut self, links: &[u64], timeout: Duration) {
         for &link in links {
-            self.note(link, Kind::Gone);
+            self.note(link, Note::Gone);
         }
         let until = Instant::now() + timeout;
         while links.iter().any(|link| self.wires.get(link).is_some_and(|w| !w.is_quiet())) {
@@ -493,7 +493,7 @@ impl Wires {
     }
 }
 
-impl Net for Wires {
+impl Links for Wires {
     fn dial(&mut self, peer: &[u8]) -> u64 {
         self.begin(peer)
     }
@@ -502,19 +502,28 @@ impl Net for Wires {
         self.wires.get(&link).is_some_and(|w| w.has_room() && w.credits.allows(Weight::Data))
     }
 
+    fn unreachable(&self) -> &'static str {
+        "the peer cannot be reached"
+    }
+
+    fn when(&self, phase: datagrams::Phase) -> String {
+        let closes = phase != datagrams::Phase::Open;
+        if closes { " while the connection closes".into() } else { String::new() }
+    }
+
     fn send(&mut self, link: u64, datagram: &[u8]) {
         if let Some(wire) = self.wires.get_mut(&link) {
             for (kind, payload) in frame::cut(datagram) {
                 wire.put(kind, payload);
             }
-            wire.full = true; // the sender waits for an `Event::Room`
+            wire.full = true; // the sender waits for an `LinkEvent::Room`
             self.pump(link);
         }
     }
 
-    fn note(&mut self, link: u64, note: Kind) {
+    fn note(&mut self, link: u64, note: Note) {
         if let Some(wire) = self.wires.get_mut(&link) {
-            wire.put(note, b"");
+            wire.put(Kind::Note(note), b"");
             self.pump(link);
         }
     }
@@ -530,7 +539,7 @@ impl Net for Wires {
         self.pump(link);
         if self.wires.get(&link).is_some_and(Wire::is_quiet) {
             self.destroy(link);
-            self.events.push_back(Event::Finished { link });
+            self.events.push_back(LinkEvent::Finished { link });
         }
     }
 }

@@ -5,7 +5,6 @@ use super::address::{self, tests::contact};
 use super::connector::RdmaCm;
 use super::double::sys as manager;
 use super::half_open::FULL;
-use super::peers::{Event, Net};
 use super::sys::{Channel, Id};
 use super::wire::{Phase, Wire};
 use super::wires::Wires;
@@ -14,6 +13,7 @@ use crate::double::world::{announce, fault, pairs};
 use crate::double::{domain, interval, sys};
 use core::mem::MaybeUninit;
 use std::time::{Duration, Instant};
+use tieline_net::datagrams::{LinkEvent, Links};
 use tieline_net::{Acceptor, Dialler, Hello, Key, LocalAddress};
 use tieline_plugin_api::{Connector, Events, Status, address_hash, event};
 
@@ -55,12 +55,12 @@ fn unpollable_completion_queue_fails_all_connections_and_dials() {
     let mut ends = [false; 3];
     for event in wires.events.drain(..) {
         match event {
-            Event::Lost { link, status: Status::NoDevice, words: said } => {
+            LinkEvent::Lost { link, status: Status::NoDevice, words: said } => {
                 assert_eq!((link, &said[..]), (links[0], words));
                 ends[0] = true;
             }
-            Event::Finished { link } => ends[1] = link == links[1],
-            Event::DialFailed { dial: of, status: Status::NoDevice, words: said } => {
+            LinkEvent::Finished { link } => ends[1] = link == links[1],
+            LinkEvent::DialFailed { dial: of, status: Status::NoDevice, words: said } => {
                 assert!(of == dial && said.ends_with(words), "{said}");
                 ends[2] = true;
             }
@@ -71,7 +71,8 @@ fn unpollable_completion_queue_fails_all_connections_and_dials() {
     assert!(wires.wires.is_empty() && wires.ids.is_empty() && wires.dials.is_empty());
     assert!(pairs().is_empty(), "{:?}", pairs());
     let again = wires.dial(&peer);
-    let Some(Event::DialFailed { dial, status: Status::NoDevice, .. }) = wires.events.pop_front()
+    let Some(LinkEvent::DialFailed { dial, status: Status::NoDevice, .. }) =
+        wires.events.pop_front()
     else {
         panic!("it dials")
     };
@@ -93,7 +94,7 @@ fn device_events_are_read_before_sleep() {
     let _ = wires.wires.insert(link, Wire::new(id, Phase::Up, Instant::now()));
     announce(IBV_EVENT_DEVICE_FATAL);
     assert!(!wires.arm(true), "there is something to tell first");
-    let Some(Event::Lost { status: Status::NoDevice, .. }) = wires.events.pop_front() else {
+    let Some(LinkEvent::Lost { status: Status::NoDevice, .. }) = wires.events.pop_front() else {
         panic!("it is not told")
     };
     assert!(wires.arm(false));
@@ -160,7 +161,7 @@ fn fail_all_routes(status: Status) -> (usize, Status, String) {
         wires.failed(dial, status, &format!("trouble {times}"));
         match wires.events.pop_front() {
             None => assert_eq!(wires.dials.len(), 1, "it goes on"),
-            Some(Event::DialFailed { dial: of, status, words }) => {
+            Some(LinkEvent::DialFailed { dial: of, status, words }) => {
                 assert_eq!((of, wires.dials.len()), (dial, 0));
                 return (times, status, words);
             }
@@ -214,7 +215,7 @@ fn quiet_connection_finishes_immediately() {
     let _ = wires.wires.insert(link, Wire::new(id, Phase::Up, Instant::now()));
     wires.finish(link);
     match wires.events.pop_front() {
-        Some(Event::Finished { link: finished }) => assert_eq!(finished, link),
+        Some(LinkEvent::Finished { link: finished }) => assert_eq!(finished, link),
         other => panic!("{other:?}"),
     }
     assert!(wires.wires.is_empty() && wires.ids.is_empty() && wires.events.is_empty());
@@ -241,8 +242,8 @@ fn newcomer(wires: &mut Wires, key: &Key, target: [u8; 16]) -> (u64, Vec<u8>) {
 }
 
 fn has_come(wires: &mut Wires, link: u64) -> bool {
-    let up = |event: Event| match event {
-        Event::Up { link: of, peer, dial } => {
+    let up = |event: LinkEvent| match event {
+        LinkEvent::Up { link: of, peer, dial } => {
             assert_eq!((of, peer, dial), (link, address::pack(&contact(1)), None));
             true
         }

@@ -20,10 +20,10 @@ struct Cable {
 
 /// A pending event of a member.
 enum Told {
-    Event(Event),
+    Event(LinkEvent),
     /// A frame over a cable, lost if the receiver has closed its end.
     Datagram(u64, Vec<u8>),
-    Note(u64, Kind),
+    Note(u64, Note),
     /// The other end is closed.
     Closed(u64),
     /// A dial arrives.
@@ -59,7 +59,7 @@ impl Member<'_> {
     }
 }
 
-impl Net for Member<'_> {
+impl Links for Member<'_> {
     fn dial(&mut self, peer: &[u8]) -> u64 {
         self.network.next += 1;
         let cable = self.network.next;
@@ -70,6 +70,14 @@ impl Net for Member<'_> {
         cable
     }
 
+    fn unreachable(&self) -> &'static str {
+        "the peer cannot be reached"
+    }
+
+    fn when(&self, phase: Phase) -> String {
+        format!(" in phase {phase:?}")
+    }
+
     fn has_room(&self, link: u64) -> bool {
         self.room && self.other(link).is_some()
     }
@@ -78,7 +86,7 @@ impl Net for Member<'_> {
         self.tell(link, Told::Datagram(link, datagram.to_vec()));
     }
 
-    fn note(&mut self, link: u64, note: Kind) {
+    fn note(&mut self, link: u64, note: Note) {
         self.tell(link, Told::Note(link, note));
     }
 
@@ -92,13 +100,13 @@ impl Net for Member<'_> {
     fn finish(&mut self, link: u64) {
         // A frame counts as received once it is in the inbox.
         self.close(link);
-        self.network.inbox[self.me].push_back(Told::Event(Event::Finished { link }));
+        self.network.inbox[self.me].push_back(Told::Event(LinkEvent::Finished { link }));
     }
 }
 
 struct World {
     network: Network,
-    connectors: Vec<Peers>,
+    connectors: Vec<Datagrams>,
     seen: Vec<Vec<u32>>,
     sent: Vec<Vec<u32>>,
     clock: Duration,
@@ -111,7 +119,7 @@ impl World {
         World {
             network: Network { inbox, ..Network::default() },
             connectors: (0..members)
-                .map(|m| Peers::new(name(m), most, Duration::from_secs(1)))
+                .map(|m| Datagrams::new(name(m), most, Duration::from_secs(1)))
                 .collect(),
             seen: vec![vec![0; members]; members],
             sent: vec![vec![0; members]; members],
@@ -120,7 +128,7 @@ impl World {
         }
     }
 
-    fn with<R>(&mut self, me: usize, act: impl FnOnce(&mut Peers, &mut Member<'_>) -> R) -> R {
+    fn with<R>(&mut self, me: usize, act: impl FnOnce(&mut Datagrams, &mut Member<'_>) -> R) -> R {
         let mut member = Member { network: &mut self.network, me, room: self.rooms };
         let result = act(&mut self.connectors[me], &mut member);
         let peers = &mut self.connectors[me];
@@ -157,17 +165,17 @@ impl World {
         let event = match told {
             Told::Event(event) => event,
             Told::Requested { cable, from, dial } => {
-                let up = Event::Up { link: cable, peer: name(me), dial: Some(dial) };
+                let up = LinkEvent::Up { link: cable, peer: name(me), dial: Some(dial) };
                 self.network.inbox[from].push_back(Told::Event(up));
-                Event::Up { link: cable, peer: name(from), dial: None }
+                LinkEvent::Up { link: cable, peer: name(from), dial: None }
             }
             Told::Datagram(link, bytes) if open(&self.network, link) => {
-                Event::Datagram { link, bytes }
+                LinkEvent::Datagram { link, bytes }
             }
-            Told::Note(link, note) if open(&self.network, link) => Event::Note { link, note },
+            Told::Note(link, note) if open(&self.network, link) => LinkEvent::Note { link, note },
             Told::Closed(link) if open(&self.network, link) => {
                 let words = "closed".to_string();
-                Event::Lost { link, status: Status::Closed, words }
+                LinkEvent::Lost { link, status: Status::Closed, words }
             }
             _ => return true,
         };
@@ -180,7 +188,7 @@ impl World {
         for me in 0..self.connectors.len() {
             let links: Vec<u64> = self.connectors[me].links.keys().copied().collect();
             for link in links {
-                self.with(me, |peers, net| peers.handle(net, Event::Room { link }));
+                self.with(me, |peers, net| peers.handle(net, LinkEvent::Room { link }));
             }
         }
         for round in 0.. {
@@ -256,7 +264,7 @@ fn connection_is_closed_after_the_configured_idle_time() {
     let mut world = World::new(2, 8);
     world.send(0, 1);
     world.deliver_all();
-    assert!(world.connectors.iter().all(Peers::has_links), "they look at the clock");
+    assert!(world.connectors.iter().all(Datagrams::has_links), "they look at the clock");
     assert_eq!(after_a_look(&mut world, 999, &[0, 1]), [1, 1]);
     world.send(0, 1);
     world.deliver_all();
@@ -287,7 +295,7 @@ fn receiving_peer_keeps_its_connection_while_data_arrives() {
     }
 }
 
-fn left(peers: &mut Peers) -> Vec<(u64, Status)> {
+fn left(peers: &mut Datagrams) -> Vec<(u64, Status)> {
     let notice = peers.notices.drain(..).map(|notice| match notice {
         Notice::Left { hash, status, .. } => (hash, status),
         Notice::Datagram(..) => panic!("nothing was sent"),
@@ -304,7 +312,7 @@ fn unreachable_peer_is_reported_once_and_can_be_retried() {
         peers.send(&mut net, &name(1), b"hello").expect("room");
         peers.send(&mut net, &name(1), b"hello").expect("room");
         let words = "no route".to_string();
-        peers.handle(&mut net, Event::DialFailed { dial, status: Status::Unreachable, words });
+        peers.handle(&mut net, LinkEvent::DialFailed { dial, status: Status::Unreachable, words });
         assert_eq!(left(peers), [(address_hash(&name(1)), Status::Unreachable)]);
     }
     assert_eq!(peers.peers(), 0);
@@ -316,9 +324,9 @@ fn broken_connection_is_reported_and_next_datagram_reconnects() {
     let mut net = Member { network: &mut world.network, me: 0, room: true };
     let peers = &mut world.connectors[0];
     peers.send(&mut net, &name(1), b"hello").expect("room");
-    peers.handle(&mut net, Event::Up { link: 1, peer: name(1), dial: Some(1) });
+    peers.handle(&mut net, LinkEvent::Up { link: 1, peer: name(1), dial: Some(1) });
     let words = "killed".to_string();
-    peers.handle(&mut net, Event::Lost { link: 1, status: Status::PeerFailed, words });
+    peers.handle(&mut net, LinkEvent::Lost { link: 1, status: Status::PeerFailed, words });
     assert_eq!(left(peers), [(address_hash(&name(1)), Status::PeerFailed)]);
     peers.send(&mut net, &name(1), b"again").expect("room");
     assert_eq!(peers.dials.len(), 1);
@@ -326,8 +334,8 @@ fn broken_connection_is_reported_and_next_datagram_reconnects() {
 
 #[test]
 fn messages_queued_for_departed_peer_are_dropped() {
-    let lost = |link| Event::Lost { link, status: Status::PeerFailed, words: String::new() };
-    let gone = |link| Event::Note { link, note: Kind::Gone };
+    let lost = |link| LinkEvent::Lost { link, status: Status::PeerFailed, words: String::new() };
+    let gone = |link| LinkEvent::Note { link, note: Note::Gone };
     for end in [lost, gone] {
         let mut world = World::new(2, 8);
         let mut net = Member { network: &mut world.network, me: 0, room: false };
@@ -335,13 +343,13 @@ fn messages_queued_for_departed_peer_are_dropped() {
         for link in [1, 2] {
             let fill = (0..).take_while(|_| peers.send(&mut net, &name(1), &[9; 4096]).is_ok());
             assert_eq!(fill.count(), QUEUE / 4096, "connection {link}");
-            peers.handle(&mut net, Event::Up { link, peer: name(1), dial: Some(link) });
+            peers.handle(&mut net, LinkEvent::Up { link, peer: name(1), dial: Some(link) });
             peers.handle(&mut net, end(link));
             assert_eq!(left(peers).len(), 1);
         }
         peers.send(&mut net, &name(1), b"the first that counts").expect("room");
         net.room = true;
-        peers.handle(&mut net, Event::Up { link: 3, peer: name(1), dial: Some(3) });
+        peers.handle(&mut net, LinkEvent::Up { link: 3, peer: name(1), dial: Some(3) });
         let came = net.network.inbox[1].iter().filter_map(|told| match told {
             Told::Datagram(_, bytes) => Some(bytes.as_slice()),
             _ => None,
@@ -359,7 +367,7 @@ fn datagrams_queued_for_unreachable_peer_are_dropped() {
         let fill = (0..).take_while(|_| peers.send(&mut net, &name(1), &[9; 4096]).is_ok());
         assert_eq!(fill.count(), QUEUE / 4096, "dial {dial}");
         let words = "no route".to_string();
-        peers.handle(&mut net, Event::DialFailed { dial, status: Status::Unreachable, words });
+        peers.handle(&mut net, LinkEvent::DialFailed { dial, status: Status::Unreachable, words });
         assert_eq!(left(peers), [(address_hash(&name(1)), Status::Unreachable)]);
     }
 }
@@ -372,10 +380,10 @@ fn queue_of_broken_connection_is_dropped_and_accepts_more() {
     for (link, dial) in [(1, Some(1)), (2, None)] {
         let fill = (0..).take_while(|_| peers.send(&mut net, &name(1), &[9; 4096]).is_ok());
         assert_eq!(fill.count(), if link == 1 { QUEUE / 4096 } else { 0 });
-        peers.handle(&mut net, Event::Up { link, peer: name(1), dial });
+        peers.handle(&mut net, LinkEvent::Up { link, peer: name(1), dial });
     }
     let words = "killed".to_string();
-    peers.handle(&mut net, Event::Lost { link: 1, status: Status::PeerFailed, words });
+    peers.handle(&mut net, LinkEvent::Lost { link: 1, status: Status::PeerFailed, words });
     assert_eq!(left(peers).len(), 1);
     let fill = (0..).take_while(|_| peers.send(&mut net, &name(1), &[9; 4096]).is_ok());
     assert_eq!(fill.count(), QUEUE / 4096);
@@ -404,4 +412,53 @@ fn queued_datagrams_are_bounded_by_count_for_peers_and_self() {
     assert_eq!(peers.notices.pop_front(), Some(Notice::Datagram(hash, Vec::new())));
     assert_eq!(peers.send(&mut net, &name(0), b"x"), Ok(()), "there is room again");
     assert_eq!(peers.notices.pop_back(), Some(Notice::Datagram(hash, b"x".to_vec())));
+}
+
+#[test]
+fn frame_invalid_in_closing_phase_ends_connection() {
+    let hello = || Some(Notice::Datagram(address_hash(&name(1)), b"hello".to_vec()));
+    let told = |status, words: String| {
+        let hash = address_hash(&name(1));
+        Some(Notice::Left { hash, status, words })
+    };
+    let wrong = |what, phase: Phase| {
+        let text = format!(
+            "the connection to the peer broke: the peer broke the protocol: {what} in phase {phase:?}"
+        );
+        told(Status::BadData, text)
+    };
+    for from in [Phase::Open, Phase::Asked, Phase::Done, Phase::Last] {
+        let (closes, may_close) = match from {
+            Phase::Open => (Some(Phase::Done), None),
+            Phase::Asked => (Some(Phase::Last), None),
+            Phase::Done | Phase::Last => (None, wrong("a note", from)),
+        };
+        let takes = matches!(from, Phase::Open | Phase::Asked);
+        let datagram = || LinkEvent::Datagram { link: 1, bytes: b"hello".to_vec() };
+        let note = |note| LinkEvent::Note { link: 1, note };
+        let bye = if from == Phase::Asked { None } else { wrong("a note", from) };
+        let closed = told(Status::Closed, "the peer has closed its connector".into());
+        let arrives = if takes { hello() } else { wrong("a datagram", from) };
+        for (event, phase, heard) in [
+            (datagram(), takes.then_some(from), arrives),
+            (note(Note::MayClose), closes, may_close),
+            (note(Note::Bye), None, bye),
+            (note(Note::Gone), None, closed),
+        ] {
+            let what = format!("{event:?} in {from:?}");
+            let inbox = (0..2).map(|_| VecDeque::new()).collect();
+            let mut network = Network { inbox, ..Network::default() };
+            let mut net = Member { network: &mut network, me: 0, room: true };
+            let mut peers = Datagrams::new(name(0), 8, Duration::from_secs(1));
+            peers.handle(&mut net, LinkEvent::Up { link: 1, peer: name(1), dial: None });
+            peers.links.get_mut(&1).unwrap().phase = from;
+            peers.handle(&mut net, event);
+            assert_eq!(peers.links.get(&1).map(|link| link.phase), phase, "{what}");
+            assert_eq!(
+                peers.notices.drain(..).collect::<Vec<_>>(),
+                Vec::from_iter(heard),
+                "{what}"
+            );
+        }
+    }
 }
