@@ -10,7 +10,7 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline", 357),
     ("tieline-bad-providers", 54),
     ("tieline-capi", 14),
-    ("tieline-conformance", 6),
+    ("tieline-conformance", 3),
     ("tieline-config", 56),
     ("tieline-explain", 4),
     ("tieline-fake", 235),

@@ -33,7 +33,7 @@ const SLEEPS: &[(&str, usize, &str)] = &[
 
 /// The directory of each package, and the packages of this workspace that its `[dependencies]` may name.
 const MAY_USE: &str = "
-    plugin-api:  net:plugin-api  tag:  tests/testing:  conformance:plugin-api  explain:plugin-api  wireup:plugin-api
+    plugin-api:  net:plugin-api  tag:  tests/testing:  conformance:plugin-api,explain,host  explain:plugin-api  wireup:plugin-api
     trial:plugin-api  host:explain,plugin-api,trial
     config:explain,plugin-api  job:config,explain,net,plugin-api  providers/registration:plugin-api  capi:tieline  xtask:testing
     providers/shm:plugin-api,memory-file  providers/shm-cma:plugin-api,memory-file
