@@ -45,6 +45,13 @@ impl Guarded {
         }
     }
 
+    /// Returns the copy.
+    pub(crate) fn contents(&self) -> &[u8] {
+        let end = self.base.addr() + (self.pages - 1) * 4096;
+        // SAFETY: the copy lies between `at` and the guard, and lives as long as the mapping.
+        unsafe { core::slice::from_raw_parts(self.at, end - self.at.addr()) }
+    }
+
     pub(crate) fn as_ptr<T>(&self) -> *mut T {
         self.at.cast()
     }

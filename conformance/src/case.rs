@@ -71,7 +71,9 @@ impl Case {
     }
 
     fn carried(&self) -> Option<ModuleAttr> {
-        let _ = self.provider.endpoint.limits.filter(|_| !self.is_connector())?;
+        if self.is_connector() || !self.provider.tables.endpoint.has("limits") {
+            return None;
+        }
         let mut desk = self.desk().ok()?;
         let endpoint = desk.endpoint();
         if self.has(caps::AM_SHORT) {

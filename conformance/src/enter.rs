@@ -1,9 +1,9 @@
 //! The contents of a provider file on this machine, or the reason why it has nothing to check.
 
 use crate::case::counting;
+use crate::load;
 use crate::runner::Listed;
 use crate::sys::Provider;
-use crate::{load, note};
 use std::path::Path;
 use tieline_plugin_api::abi::fixed_str;
 use tieline_plugin_api::{Failure, Status};
@@ -67,9 +67,7 @@ fn said(call: &str, failure: Failure) -> Nothing {
 
 /// Loads the file and calls its entry function.
 pub(crate) fn enter(path: &Path) -> Result<&'static Provider, Nothing> {
-    let unread = |e| Nothing::Wrong(format!("{} cannot be read: {e}", path.display()));
-    let file = std::fs::read(path).map_err(unread)?;
-    let _ = note::read(&file).map_err(Nothing::Wrong)?;
+    let _ = load::note(path).map_err(Nothing::Wrong)?;
     let entry = load::entry(path).map_err(Nothing::Wrong)?;
     Provider::enter(entry).map_err(|e| said("the entry function failed", e))
 }

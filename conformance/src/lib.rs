@@ -20,7 +20,6 @@ mod interface;
 mod load;
 mod mailbox;
 mod measure;
-mod note;
 mod page;
 mod peer;
 mod promises;

@@ -1,58 +1,31 @@
-//! Loads the file and calls its entry function with the checks' own host table.
+//! Loads the file, and offers it the host's services with the settings of the checks.
 
 #![allow(unsafe_code)]
 
-use core::ffi::{CStr, c_void};
-use core::ptr;
-use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
+use core::ffi::c_void;
+use std::fs::File;
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-use tieline_plugin_api::abi::{
-    ABI_MAJOR, ABI_MINOR, AsyncEvent, ConfigValue, ConfigVar, Declarations, Declared, ENTRY_SYMBOL,
-    EntryFn, Host,
-};
-use tieline_plugin_api::{OK, Status};
-
-/// The text of the last asynchronous event. An entry function that fails reports its reason in such an event.
-static LAST_EVENT: Mutex<String> = Mutex::new(String::new());
-
-pub(crate) fn last_event() -> String {
-    LAST_EVENT.lock().map(|text| text.clone()).unwrap_or_default()
-}
+use std::sync::{Arc, Mutex, OnceLock};
+use tieline_explain::Log;
+use tieline_host::{Refusal, Services, Settings};
+use tieline_plugin_api::Status;
+use tieline_plugin_api::abi::{ConfigValue, Declared, EntryFn, Host, NOTE_SECTION, Set};
 
 /// Maps the file permanently, and returns its entry function.
 pub(crate) fn entry(path: &Path) -> Result<EntryFn, String> {
-    let text = CString::new(path.as_os_str().as_bytes()).map_err(|_| "the path holds a zero")?;
-    let symbol = CString::new(ENTRY_SYMBOL).map_err(|_| "the symbol holds a zero")?;
-    // SAFETY: the path is terminated. The object is never unloaded, so its exports stay valid. This process was started to find out
-    // whether the object's constructors do harm.
-    let handle = unsafe {
-        libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE)
-    };
-    if handle.is_null() {
-        return Err(dl_error());
-    }
-    // SAFETY: the handle came from dlopen, and the name is terminated.
-    let address = unsafe { libc::dlsym(handle, symbol.as_ptr()) };
-    if address.is_null() {
-        return Err(dl_error());
-    }
-    // SAFETY: a file that exports this name guarantees this type.
-    Ok(unsafe { core::mem::transmute::<*mut c_void, EntryFn>(address) })
+    tieline_host::entry_of(path).map_err(words)
 }
 
-fn dl_error() -> String {
-    // SAFETY: dlerror returns null or a terminated text that lives until the next dl call of this thread.
-    unsafe {
-        let text = libc::dlerror();
-        if text.is_null() {
-            "no reason given".to_string()
-        } else {
-            CStr::from_ptr(text).to_string_lossy().into_owned()
-        }
-    }
+/// Returns the descriptor of the file's note. None of its code runs.
+pub(crate) fn note(path: &Path) -> Result<Vec<u8>, String> {
+    let file = File::open(path).map_err(|error| format!("it cannot be read: {error}"))?;
+    let note = tieline_host::note_of(&file).map_err(words)?;
+    note.ok_or_else(|| format!("the file has no section {NOTE_SECTION}"))
+}
+
+/// Returns the text of a refusal.
+pub(crate) fn words((_, unfit): Refusal) -> String {
+    format!("{} in place of {}", unfit.found, unfit.expected)
 }
 
 /// Returns the name under which this process passes a variable to a process that it starts. The provider does not know that name,
@@ -84,34 +57,32 @@ fn setting(name: &str) -> Option<String> {
     set.or_else(|| std::env::var(variable(name)).or_else(|_| std::env::var(name)).ok())
 }
 
-/// Returns the host table: configuration from the environment, and a minimal implementation of all other services.
-pub(crate) fn host() -> Host {
-    REFUSED.store(false, Ordering::Relaxed);
-    Host {
-        context: ptr::from_mut(Box::leak(Box::new(Declarations::new()))).cast(),
-        log: Some(log),
-        clock_ns: Some(clock_ns),
-        async_event: Some(async_event),
-        pages_alloc: Some(pages_alloc),
-        pages_free: Some(pages_free),
-        abi_major: u32::from(ABI_MAJOR),
-        abi_minor: u32::from(ABI_MINOR),
-        config_declare: Some(config_declare),
-        config_get: Some(config_get),
-        ..Host::empty()
+/// The settings of the checks, and the environment.
+struct Given;
+
+impl Settings for Given {
+    fn get(&self, name: &str) -> Option<Set> {
+        setting(name).map(|text| (text, Some("environment".to_owned())))
+    }
+    fn all(&self) -> Vec<(String, Set)> {
+        Vec::new()
+    }
+    /// Permits every name: a check of its own tests the names.
+    fn may_declare(&self, _: &str, _: &str) -> bool {
+        true
+    }
+    fn declared(&self, _: &str, variable: &Declared) {
+        if let Ok(mut declared) = DECLARED.lock() {
+            declared.retain(|known: &Declared| known.name != variable.name);
+            declared.push(variable.clone());
+        }
     }
 }
 
 /// The variables that the provider has declared.
 static DECLARED: Mutex<Vec<Declared>> = Mutex::new(Vec::new());
-static REFUSED: AtomicBool = AtomicBool::new(false);
 /// The last variable that was read without a declaration.
 static UNDECLARED: Mutex<Option<String>> = Mutex::new(None);
-
-/// Checks whether the host refused a value, so that the entry function has to fail.
-pub(crate) fn refused() -> bool {
-    REFUSED.load(Ordering::Relaxed)
-}
 
 pub(crate) fn undeclared() -> Option<String> {
     UNDECLARED.lock().ok()?.clone()
@@ -121,27 +92,17 @@ pub(crate) fn declared() -> Vec<Declared> {
     DECLARED.lock().map(|list| list.clone()).unwrap_or_default()
 }
 
-unsafe extern "C" fn config_declare(
-    context: *mut c_void,
-    vars: *const ConfigVar,
-    count: usize,
-) -> i32 {
-    let set = |variable: &mut Declared| {
-        if let Ok(mut declared) = DECLARED.lock() {
-            declared.retain(|known: &Declared| known.name != variable.name);
-            declared.push(variable.clone());
-        }
-        Ok(setting(&variable.name).map(|text| (text, Some("environment".to_owned()))))
-    };
-    // SAFETY: the context belongs to a table of `host`, which is never freed; the records are the provider's, borrowed for the
-    // call.
-    let declared = unsafe { (*context.cast::<Declarations>()).declare(vars, count, set) };
-    let Err(failure) = declared else { return OK };
-    REFUSED.store(true, Ordering::Relaxed);
-    if let Ok(mut last) = LAST_EVENT.lock() {
-        *last = failure.text;
+type ConfigGet = unsafe extern "C" fn(*mut c_void, *const u8, usize, *mut ConfigValue) -> i32;
+/// The host's own function, of which [`config_get`] watches the answers.
+static CONFIG_GET: OnceLock<ConfigGet> = OnceLock::new();
+
+/// Opens a host table for one call of the entry function. A check may change the returned copy.
+pub(crate) fn host() -> (&'static Services, Host) {
+    let (services, host) = Services::open("checked", Arc::new(Log::default()), Arc::new(Given));
+    if let Some(function) = host.config_get {
+        let _ = CONFIG_GET.get_or_init(|| function);
     }
-    failure.status as i32
+    (services, Host { config_get: Some(config_get), ..*host })
 }
 
 unsafe extern "C" fn config_get(
@@ -150,8 +111,9 @@ unsafe extern "C" fn config_get(
     name_len: usize,
     out: *mut ConfigValue,
 ) -> i32 {
-    // SAFETY: as config_declare.
-    let code = unsafe { (*context.cast::<Declarations>()).get(name, name_len, out) };
+    let Some(get) = CONFIG_GET.get() else { return Status::Invalid as i32 };
+    // SAFETY: the provider passes the context of a table of `host`, and its name and record for the call.
+    let code = unsafe { get(context, name, name_len, out) };
     if code == Status::NoDevice as i32 {
         // SAFETY: the name is the provider's; the call above has read it.
         let name = unsafe { core::slice::from_raw_parts(name, name_len) };
@@ -160,46 +122,4 @@ unsafe extern "C" fn config_get(
         }
     }
     code
-}
-
-unsafe extern "C" fn log(_: *mut c_void, _level: u32, _text: *const u8, _len: usize) {}
-
-unsafe extern "C" fn clock_ns(_: *mut c_void) -> u64 {
-    use std::sync::OnceLock;
-    use std::time::Instant;
-    static START: OnceLock<Instant> = OnceLock::new();
-    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
-}
-
-unsafe extern "C" fn async_event(_: *mut c_void, event: *const AsyncEvent) {
-    // SAFETY: the record and the text are the provider's, borrowed for the call.
-    let text = unsafe {
-        if event.is_null() || (*event).text.is_null() {
-            return;
-        }
-        core::slice::from_raw_parts((*event).text, (*event).text_len)
-    };
-    if let Ok(mut last) = LAST_EVENT.lock() {
-        *last = String::from_utf8_lossy(text).into_owned();
-    }
-}
-
-unsafe extern "C" fn pages_alloc(_: *mut c_void, len: usize) -> *mut c_void {
-    // SAFETY: the call makes a new anonymous mapping.
-    let at = unsafe {
-        libc::mmap(
-            ptr::null_mut(),
-            len,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if at == libc::MAP_FAILED { ptr::null_mut() } else { at }
-}
-
-unsafe extern "C" fn pages_free(_: *mut c_void, at: *mut c_void, len: usize) {
-    // SAFETY: the provider passes an address that pages_alloc returned.
-    let _ = unsafe { libc::munmap(at, len) };
 }

@@ -3,7 +3,6 @@
 use crate::case::{Case, lacking};
 use crate::checks::{self, CHECKS, Check};
 use crate::enter::{Nothing, modules};
-use crate::note::{self, Note};
 use crate::report::Verdict;
 use crate::{load, peer, watch};
 use core::fmt::{self, Write};
@@ -122,8 +121,10 @@ impl Contents {
 /// # Errors
 /// The reason why the file holds nothing to check.
 pub fn contents(plan: &Plan) -> Result<Contents, String> {
-    let file = std::fs::read(&plan.path).map_err(|e| format!("it cannot be read: {e}"))?;
-    let Note { name, version, .. } = note::read(&file)?;
+    let note = load::note(&plan.path)?;
+    let (name, version) =
+        tieline_host::stated(&note).ok_or("the note states no name and no version")?;
+    let (name, version) = (name.to_owned(), version.to_owned());
     let mut chosen = match modules_apart(plan)? {
         Ok(modules) => modules,
         Err(why) => {

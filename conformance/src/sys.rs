@@ -2,7 +2,7 @@
 //! are in `interface`, `endpoint` and `connector`.
 //!
 //! These modules contain all unsafe calls of a provider: the checks are safe code. A missing slot returns [`Status::Unsupported`],
-//! as the core's stub does.
+//! as in the core.
 
 #![allow(unsafe_code)]
 
@@ -13,16 +13,17 @@ use core::ffi::c_void;
 use core::ops::Range;
 use core::ptr;
 use std::sync::Arc;
+use tieline_host::Services;
+use tieline_host::abi::{DomainTable, Tables, Unlisted, listed};
 use tieline_plugin_api::abi::*;
 use tieline_plugin_api::{Failure, Status, memory_caps};
 
-/// The tables of a provider, each copied into one of full size.
+/// A provider that has started.
 pub(crate) struct Provider {
+    /// The record that the entry function wrote.
     pub(crate) ops: ProviderOps,
-    pub(crate) domain: DomainOps,
-    pub(crate) interface: InterfaceOps,
-    pub(crate) endpoint: EndpointOps,
-    pub(crate) connector: ConnectorOps,
+    /// Its tables, in which every slot can be called.
+    pub(crate) tables: Tables,
 }
 
 // SAFETY: the tables are constant; functions of a provider may be called from any thread.
@@ -37,21 +38,6 @@ struct Room {
     _behind: [u64; 8],
 }
 
-/// Copies a provider's table into one of full size; missing slots stay absent.
-///
-/// # Safety
-/// `from` is null or points to a table whose first field is its size.
-unsafe fn full<T: Copy>(from: *const T, mut empty: T) -> T {
-    if !from.is_null() {
-        // SAFETY: the provider states that `size` bytes are readable; no more than the present table is written.
-        unsafe {
-            let size = (*from.cast::<usize>()).min(size_of::<T>());
-            ptr::copy_nonoverlapping(from.cast::<u8>(), ptr::from_mut(&mut empty).cast(), size);
-        }
-    }
-    empty
-}
-
 pub(crate) fn status(code: i64) -> Result<i64, Status> {
     if code >= 0 {
         Ok(code)
@@ -63,13 +49,14 @@ pub(crate) fn status(code: i64) -> Result<i64, Status> {
 impl Provider {
     /// Calls the entry function. The provider lives as long as the process.
     pub(crate) fn enter(entry: EntryFn) -> Result<&'static Provider, Failure> {
-        let host: &'static Host = Box::leak(Box::new(load::host()));
-        Provider::enter_with(entry, host)
+        let (services, host) = load::host();
+        Provider::enter_with(entry, services, Box::leak(Box::new(host)))
     }
 
-    /// Calls the entry function with this host table, which has the stated length and lives for ever.
+    /// Calls the entry function with this host table, which has the stated length and lives for ever, and belongs to the services.
     pub(crate) fn enter_with(
         entry: EntryFn,
+        services: &'static Services,
         host: *const Host,
     ) -> Result<&'static Provider, Failure> {
         // A provider may write beyond the record. One check detects that, and nothing is damaged by such a write.
@@ -78,32 +65,27 @@ impl Provider {
         let _call = call("the entry function");
         // SAFETY: the host table lives for ever, and the record, whose size is set, is at the beginning of the room.
         let code = unsafe { entry(host, ops) };
-        let _ = status(code.into()).map_err(|s| Failure::new(s, load::last_event()))?;
-        if load::refused() {
+        let _ = status(code.into()).map_err(|status| {
+            Failure::new(status, services.take_words(status).1.unwrap_or_default())
+        })?;
+        services.tell_declared();
+        if services.has_refused() {
             let why = "the entry function succeeds although config_declare has refused a value";
             return Err(Failure::new(Status::Invalid, why));
         }
         let ops = room.ops;
         // SAFETY: the pointers belong to a table that the provider has filled in above.
-        let provider = unsafe {
-            Provider {
-                domain: full(ops.domain, DomainOps::empty()),
-                interface: full(ops.interface, InterfaceOps::empty()),
-                endpoint: full(ops.endpoint, EndpointOps::empty()),
-                connector: full(ops.connector, ConnectorOps::empty()),
-                ops,
-            }
-        };
-        Ok(Box::leak(Box::new(provider)))
+        let tables = unsafe { Tables::complete(&ops) };
+        let tables = tables.map_err(|why| Failure::new(Status::ProviderFailed, why))?;
+        Ok(Box::leak(Box::new(Provider { ops, tables })))
     }
 
     /// Returns a failure with the provider's text.
     pub(crate) fn failure(&self, status: Status) -> Failure {
         let mut text = [0u8; 512];
-        let len = match self.ops.last_error {
-            // SAFETY: function and state are the provider's; the call writes at most the capacity.
-            Some(f) => unsafe { f(self.ops.state, text.as_mut_ptr(), text.len()) },
-            None => 0,
+        // SAFETY: function and state are the provider's; the call writes at most the capacity.
+        let len = unsafe {
+            (self.tables.provider.last_error)(self.ops.state, text.as_mut_ptr(), text.len())
         };
         let len = usize::try_from(len).unwrap_or(0).min(text.len());
         Failure::new(status, String::from_utf8_lossy(&text[..len]))
@@ -115,11 +97,22 @@ impl Provider {
 
     pub(crate) fn domains(&self) -> Result<Vec<DomainAttr>, Failure> {
         let _call = call("query_domains");
-        let f = self.ops.query_domains.ok_or(Status::Unsupported)?;
+        let query = self.tables.provider.query_domains;
         // SAFETY: function and state are the provider's; the array has `capacity` records, and `count` takes the count.
-        list(DomainAttr::empty(), |out, capacity, count| unsafe {
-            self.check(f(self.ops.state, out, capacity, count))
-        })
+        let list = listed(DomainAttr::empty(), |out, capacity, count| unsafe {
+            query(self.ops.state, out, capacity, count)
+        });
+        list.map_err(|why| self.unlisted(why))
+    }
+
+    /// Returns the failure of a slot that has given no list.
+    fn unlisted(&self, why: Unlisted) -> Failure {
+        match why {
+            Unlisted::Code(code) => self.failure(Status::from_code(code)),
+            Unlisted::Overrun => {
+                Failure::new(Status::ProviderFailed, "it wrote beside the room that it was given")
+            }
+        }
     }
 
     pub(crate) fn open_domain(&'static self, name: &str) -> Result<Arc<Domain>, Failure> {
@@ -130,19 +123,18 @@ impl Provider {
             ..DomainParams::empty()
         };
         let _call = call("open_domain");
-        let f = self.ops.open_domain.ok_or(Status::Unsupported)?;
         let mut handle = ptr::null_mut();
         // SAFETY: function and state are the provider's; the record is complete, and `handle` takes the handle.
-        let _ = self.check(unsafe { f(self.ops.state, &params, &mut handle) })?;
+        let code =
+            unsafe { (self.tables.provider.open_domain)(self.ops.state, &params, &mut handle) };
+        let _ = self.check(code)?;
         Ok(Arc::new(Domain { provider: self, handle }))
     }
 
     pub(crate) fn quiesce(&self) {
-        if let Some(f) = self.ops.quiesce {
-            let _call = call("quiesce");
-            // SAFETY: all opened objects are closed; no call follows.
-            unsafe { f(self.ops.state) }
-        }
+        let _call = call("quiesce");
+        // SAFETY: all opened objects are closed; no call follows.
+        unsafe { (self.tables.provider.quiesce)(self.ops.state) }
     }
 }
 
@@ -159,31 +151,17 @@ impl<T> Moved<T> {
     }
 }
 
-/// Asks for the count of a list, then for its records.
-fn list<T: Copy>(
-    empty: T,
-    mut ask: impl FnMut(*mut T, usize, *mut usize) -> Result<i32, Failure>,
-) -> Result<Vec<T>, Failure> {
-    let mut count = 0;
-    let _ = ask(ptr::null_mut(), 0, &mut count)?;
-    let mut records = vec![empty; count];
-    let _ = ask(records.as_mut_ptr(), count, &mut count)?;
-    records.truncate(count);
-    Ok(records)
-}
-
 /// The value of the bytes after the end of a buffer.
 pub(crate) const CANARY: u8 = 0x5a;
 
 /// Asks for bytes. The error is `TooLarge` if they do not fit, `BadData` if more than the capacity was written.
 pub(crate) fn bytes(
-    mut ask: impl FnMut(*mut u8, usize) -> i64,
+    ask: impl FnMut(*mut u8, usize) -> i64,
     capacity: usize,
 ) -> Result<Vec<u8>, Status> {
-    // The room after the buffer detects an overrun instead of a crash.
-    let mut out = vec![CANARY; capacity + 64];
-    let len = status(ask(out.as_mut_ptr(), capacity))? as usize;
-    if out[capacity..].iter().any(|&b| b != CANARY) {
+    let (len, overrun, mut out) = filled(ask, capacity);
+    let len = status(len)? as usize;
+    if overrun {
         return Err(Status::BadData);
     }
     if len > capacity {
@@ -191,6 +169,20 @@ pub(crate) fn bytes(
     }
     out.truncate(len);
     Ok(out)
+}
+
+/// Asks for bytes. Returns their length, and whether a buffer of `capacity` bytes was overrun.
+pub(crate) fn overrun(ask: impl FnMut(*mut u8, usize) -> i64, capacity: usize) -> (i64, bool) {
+    let (len, overrun, _) = filled(ask, capacity);
+    (len, overrun)
+}
+
+fn filled(mut ask: impl FnMut(*mut u8, usize) -> i64, capacity: usize) -> (i64, bool, Vec<u8>) {
+    // The room after the buffer detects an overrun instead of a crash.
+    let mut out = vec![CANARY; capacity + 4096];
+    let len = ask(out.as_mut_ptr(), capacity);
+    let overrun = out[capacity..].iter().any(|&b| b != CANARY);
+    (len, overrun, out)
 }
 
 /// An open domain.
@@ -206,27 +198,28 @@ unsafe impl Sync for Domain {}
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        if let Some(f) = self.provider.domain.close {
-            let _call = call("close");
-            // SAFETY: all objects of the domain hold an `Arc` of it, so all of them are closed.
-            unsafe { f(self.handle) }
-        }
+        let _call = call("close");
+        // SAFETY: all objects of the domain hold an `Arc` of it, so all of them are closed.
+        unsafe { (self.ops().close)(self.handle) }
     }
 }
 
 impl Domain {
+    fn ops(&self) -> &'static DomainTable {
+        &self.provider.tables.domain
+    }
+
     pub(crate) fn modules(&self) -> Result<Vec<ModuleAttr>, Failure> {
         let _call = call("query_modules");
-        let f = self.provider.domain.query_modules.ok_or(Status::Unsupported)?;
         // SAFETY: the domain is open, the array has `capacity` records, and `count` takes the count.
-        list(ModuleAttr::empty(), |out, capacity, count| unsafe {
-            self.provider.check(f(self.handle, out, capacity, count))
-        })
+        let list = listed(ModuleAttr::empty(), |out, capacity, count| unsafe {
+            (self.ops().query_modules)(self.handle, out, capacity, count)
+        });
+        list.map_err(|why| self.provider.unlisted(why))
     }
 
     pub(crate) fn open_interface(self: &Arc<Domain>, module: &str) -> Result<Interface, Failure> {
         let _call = call("open_interface");
-        let f = self.provider.domain.open_interface.ok_or(Status::Unsupported)?;
         let mut worker_id = [0; 16];
         worker_id[..4].copy_from_slice(&std::process::id().to_ne_bytes());
         worker_id[8..].copy_from_slice(&(Arc::as_ptr(self).addr() as u64).to_ne_bytes());
@@ -238,30 +231,26 @@ impl Domain {
         };
         let mut handle = ptr::null_mut();
         // SAFETY: the domain is open, the record is complete, and `handle` takes the handle.
-        let _ = self.provider.check(unsafe { f(self.handle, &params, &mut handle) })?;
+        let code = unsafe { (self.ops().open_interface)(self.handle, &params, &mut handle) };
+        let _ = self.provider.check(code)?;
         Ok(Interface::of(self.clone(), handle))
     }
 
     /// Returns the domain's answer to a request for memory or for a registration. The result of the request is released again.
     pub(crate) fn says(&self, asked: &Asked) -> Result<(), Failure> {
-        let ops = &self.provider.domain;
+        let ops = self.ops();
         let mut region = MemoryRegion::empty();
         // SAFETY: the domain is open, and the records are complete; the memory outlives the registration.
         let code = unsafe {
             match asked {
-                Asked::Alloc(params) => {
-                    ops.alloc.ok_or(Status::Unsupported)?(self.handle, params, &mut region)
-                }
-                Asked::Register(params) => {
-                    ops.register.ok_or(Status::Unsupported)?(self.handle, params, &mut region)
-                }
+                Asked::Alloc(params) => (ops.alloc)(self.handle, params, &mut region),
+                Asked::Register(params) => (ops.register)(self.handle, params, &mut region),
             }
         };
         let _ = self.provider.check(code)?;
         let _call = call("deregister");
-        let f = ops.deregister.ok_or(Status::Unsupported)?;
         // SAFETY: the region was made above.
-        self.provider.check(unsafe { f(self.handle, region.handle) }).map(|_| ())
+        self.provider.check(unsafe { (ops.deregister)(self.handle, region.handle) }).map(|_| ())
     }
 
     /// Makes memory that peers may access with `access`: registered if the domain registers, otherwise the domain's own.
@@ -271,7 +260,7 @@ impl Domain {
         len: usize,
         access: u64,
     ) -> Result<Memory, Failure> {
-        let ops = &self.provider.domain;
+        let ops = self.ops();
         let mut region = MemoryRegion::empty();
         let mut owned = Vec::new();
         let code = if caps & memory_caps::REGISTER != 0 {
@@ -279,14 +268,14 @@ impl Domain {
             owned = vec![0u64; len.div_ceil(8) + 2];
             let base = owned[1..].as_mut_ptr().cast::<u8>();
             let _call = call("register");
-            let f = ops.register.ok_or(Status::Unsupported)?;
             // SAFETY: the domain is open; the memory lives until the region is deregistered in `drop`.
-            unsafe { f(self.handle, &RegisterParams::new(base, len, access), &mut region) }
+            unsafe {
+                (ops.register)(self.handle, &RegisterParams::new(base, len, access), &mut region)
+            }
         } else {
             let _call = call("alloc");
-            let f = ops.alloc.ok_or(Status::Unsupported)?;
             // SAFETY: the domain is open, and the record's size is set.
-            unsafe { f(self.handle, &AllocParams::new(len, access), &mut region) }
+            unsafe { (ops.alloc)(self.handle, &AllocParams::new(len, access), &mut region) }
         };
         let _ = self.provider.check(code)?;
         let domain = self.clone();
@@ -304,9 +293,10 @@ impl Domain {
     ) -> Result<Memory, Failure> {
         let mut region = MemoryRegion::empty();
         let _call = call("register");
-        let f = self.provider.domain.register.ok_or(Status::Unsupported)?;
         // SAFETY: the domain is open, and the memory stays.
-        let code = unsafe { f(self.handle, &RegisterParams::new(base, len, access), &mut region) };
+        let code = unsafe {
+            (self.ops().register)(self.handle, &RegisterParams::new(base, len, access), &mut region)
+        };
         let _ = self.provider.check(code)?;
         let (domain, _owned) = (self.clone(), Vec::new());
         Ok(Memory { domain, region, registered: true, named: false, _owned })
@@ -357,9 +347,9 @@ impl Memory {
             return Ok(());
         }
         let _call = call("deregister");
-        let f = self.domain.provider.domain.deregister.ok_or(Status::Unsupported)?;
         // SAFETY: the domain is open, and the region belongs to it and was not deregistered before.
-        let code = unsafe { f(self.domain.handle, self.region.handle) };
+        let code =
+            unsafe { (self.domain.ops().deregister)(self.domain.handle, self.region.handle) };
         self.registered = code == Status::Again as i32;
         self.domain.provider.check(code).map(|_| ())
     }
@@ -367,9 +357,8 @@ impl Memory {
     /// Revokes the keys of the memory; the registration stays.
     pub(crate) fn refuse_keys(&self) -> Result<(), Failure> {
         let _call = call("revoke");
-        let f = self.domain.provider.domain.revoke.ok_or(Status::Unsupported)?;
         // SAFETY: the domain is open, and the region belongs to it and is live.
-        let code = unsafe { f(self.domain.handle, self.region.handle) };
+        let code = unsafe { (self.domain.ops().revoke)(self.domain.handle, self.region.handle) };
         self.domain.provider.check(code).map(|_| ())
     }
 
@@ -380,7 +369,7 @@ impl Memory {
     /// Returns a key to a part of the memory.
     pub(crate) fn key_to(&self, part: KeyParams, capacity: usize) -> Result<Vec<u8>, Status> {
         let _call = call("pack_key");
-        let f = self.domain.provider.domain.pack_key.ok_or(Status::Unsupported)?;
+        let f = self.domain.ops().pack_key;
         let key = KeyParams { region: self.region.handle, ..part };
         // SAFETY: the domain is open, the region belongs to it and is live, and the buffer has that capacity.
         bytes(|out, capacity| unsafe { f(self.domain.handle, &key, out, capacity) }, capacity)

@@ -24,6 +24,7 @@ mod tests;
 pub(crate) mod trial;
 pub(crate) mod watched;
 
+pub use grown::{Unlisted, listed};
 pub use pack::{Pack, PackBuffer};
 pub use raw::{OwnedEndpoint, RawEndpoint};
 pub use span::Span;
@@ -62,8 +63,11 @@ macro_rules! table {
     }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug)]
-        pub(crate) struct $table {
-            $( pub(crate) $slot: unsafe extern "C" fn(*mut c_void $(, $arg)*) -> $ret, )*
+        pub struct $table {
+            $(
+                #[doc = concat!("The slot `", stringify!($slot), "`, or its stub.")]
+                pub $slot: unsafe extern "C" fn(*mut c_void $(, $arg)*) -> $ret,
+            )*
             /// The slots that the provider has: bit n for slot n.
             present: u32,
         }
@@ -99,6 +103,12 @@ macro_rules! table {
                 )*
                 let _ = bit;
                 table
+            }
+
+            /// Checks whether the provider has a slot.
+            #[must_use]
+            pub fn has(&self, slot: &'static str) -> bool {
+                self.lacks(&[slot]).is_none()
             }
 
             /// Returns the first of `slots` that the provider lacks.
@@ -198,12 +208,17 @@ pub(crate) static FAILED_ENDPOINT: EndpointTable = EndpointTable::FAILED;
 
 /// All tables of one provider.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tables {
-    pub(crate) provider: ProviderTable,
-    pub(crate) domain: DomainTable,
-    pub(crate) interface: InterfaceTable,
-    pub(crate) endpoint: EndpointTable,
-    pub(crate) connector: ConnectorTable,
+pub struct Tables {
+    /// The provider's own functions.
+    pub provider: ProviderTable,
+    /// The functions of its domains.
+    pub domain: DomainTable,
+    /// The functions of its interfaces.
+    pub interface: InterfaceTable,
+    /// The functions of its endpoints.
+    pub endpoint: EndpointTable,
+    /// The functions of its connectors.
+    pub connector: ConnectorTable,
 }
 
 /// The limit of a table's stated size, above that of any real table; a greater size is invalid.
@@ -243,12 +258,15 @@ unsafe fn copy_table<T: Copy>(
 }
 
 impl Tables {
-    /// Makes full tables from the record that the entry function wrote. An error names a missing mandatory part.
+    /// Makes full tables from the record that the entry function wrote.
+    ///
+    /// # Errors
+    /// The missing mandatory part, or the malformed table.
     ///
     /// # Safety
-    /// `ops` is the record that a provider's entry function wrote: its pointers are null or point to tables as [`copy_table`]
-    /// requires.
-    pub(crate) unsafe fn complete(ops: &ProviderOps) -> Result<Tables, String> {
+    /// `ops` is the record that a provider's entry function wrote: its pointers are null or point to a table of the length that its first
+    /// field states.
+    pub unsafe fn complete(ops: &ProviderOps) -> Result<Tables, String> {
         // SAFETY: the record is the core's own; only the part that the provider claims is used.
         let known = unsafe { copy_table("provider", ops, ProviderOps::empty())? };
         let ops = known.as_ref().unwrap_or(ops);
@@ -285,10 +303,7 @@ impl Tables {
     }
 
     /// Returns the first claim of a module's attributes that the tables cannot keep: `(promise, missing slot)`.
-    pub(crate) fn broken_promise(
-        &self,
-        module: &ModuleAttr,
-    ) -> Option<(&'static str, &'static str)> {
+    pub fn broken_promise(&self, module: &ModuleAttr) -> Option<(&'static str, &'static str)> {
         if module.role == role::CONNECTION_ONLY {
             let missing = self.domain.lacks(&["open_connector"]).or_else(|| {
                 self.connector.lacks(&["poll", "close", "address", "reachable", "send"])
@@ -351,7 +366,7 @@ impl Tables {
     }
 
     /// Returns the first claim of a domain's attributes that the tables cannot keep: `(promise, missing slot)`.
-    pub(crate) fn broken_domain_promise(
+    pub fn broken_domain_promise(
         &self,
         domain: &DomainAttr,
     ) -> Option<(&'static str, &'static str)> {

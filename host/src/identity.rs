@@ -1,5 +1,7 @@
 //! A provider's origin and identity: the identity note, checked against the core and the file's name.
 
+use crate::elf::{self, OpenFile};
+use std::fs::File;
 use std::path::PathBuf;
 use tieline_plugin_api::OUT_OF_BAND;
 use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, NoteDesc};
@@ -8,15 +10,19 @@ use tieline_trial::Unfit;
 
 /// A provider's identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub struct Identity {
     /// The name: `shm-cma`.
-    pub(crate) name: String,
+    pub name: String,
     /// The version of the provider.
-    pub(crate) version: semver::Version,
+    pub version: semver::Version,
     /// The ABI minor version for which the provider was built.
-    pub(crate) abi_minor: u16,
+    pub abi_minor: u16,
+    /// The flags of the note, of which a later minor version may have more.
+    pub flags: u16,
+    /// The least minor version of a core that can use the provider.
+    pub min_core_minor: u16,
     /// Whether the provider was built in Rust with `panic = "abort"`, so that a panic in it ends the process.
-    pub(crate) aborts: bool,
+    pub aborts: bool,
 }
 
 /// The length of the note's record in ABI 1.0. A later minor version may have a longer record; no record of this major version is
@@ -43,7 +49,7 @@ impl std::fmt::Display for Origin {
 }
 
 /// A refusal, and the step at which it happened.
-pub(crate) type Refusal = (&'static str, Unfit);
+pub type Refusal = (&'static str, Unfit);
 
 /// Returns the provider name in a file's name: `shm_cma` for `libtieline_shm_cma.so`; `None` for another file.
 pub(crate) fn name_in_file(file_name: &str) -> Option<&str> {
@@ -51,8 +57,24 @@ pub(crate) fn name_in_file(file_name: &str) -> Option<&str> {
     (!name.is_empty()).then_some(name)
 }
 
-/// Reads and checks the descriptor of the note.
-pub(crate) fn check(desc: Option<&[u8]>, in_file: &str) -> Result<Identity, Refusal> {
+/// Checks the structure of a provider's file, and returns the descriptor of its note. None of its code runs.
+///
+/// # Errors
+/// The file is no shared object that the loader could use.
+pub fn note_of(file: &File) -> Result<Option<Vec<u8>>, Refusal> {
+    let unreadable = |error: std::io::Error| -> Refusal {
+        ("search", Unfit { expected: "a file that can be read".into(), found: error.to_string() })
+    };
+    let len = file.metadata().map_err(unreadable)?.len();
+    let image = elf::read(&OpenFile { file, len }).map_err(|unfit| ("elf", unfit))?;
+    Ok(image.note)
+}
+
+/// Checks the descriptor of the note, and that its name is that in the name of the file, if it is given.
+///
+/// # Errors
+/// A part of the note that this core cannot accept.
+pub fn check_note(desc: Option<&[u8]>, in_file: Option<&str>) -> Result<Identity, Refusal> {
     let Some(desc) = desc else {
         return refuse("note", "a note of owner `tieline` (.note.tieline.provider)", "none");
     };
@@ -107,7 +129,8 @@ pub(crate) fn check(desc: Option<&[u8]>, in_file: &str) -> Result<Identity, Refu
             format!("`{OUT_OF_BAND}`, which is the application's own datagrams"),
         );
     }
-    if name.replace('-', "_") != in_file.replace('-', "_") {
+    let plain = |name: &str| name.replace('-', "_");
+    if let Some(in_file) = in_file.filter(|in_file| plain(in_file) != plain(name)) {
         return refuse(
             "note",
             format!("the name in the file's name, `{in_file}`"),
@@ -122,8 +145,17 @@ pub(crate) fn check(desc: Option<&[u8]>, in_file: &str) -> Result<Identity, Refu
         name: name.to_string(),
         version,
         abi_minor,
+        flags,
+        min_core_minor,
         aborts: flags & (note_flags::RUST | note_flags::UNWIND) == note_flags::RUST,
     })
+}
+
+/// Returns the name and the version that a note states, whether or not they are valid; `None` if the record is too short or they are no
+/// texts.
+#[must_use]
+pub fn stated(desc: &[u8]) -> Option<(&str, &str)> {
+    Some((text(desc.get(12..44)?)?, text(desc.get(44..76)?)?))
 }
 
 fn refuse<T>(

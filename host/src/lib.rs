@@ -29,19 +29,19 @@ mod sys;
 mod tests;
 
 pub use abi::Span;
+pub use abi::host::Services;
 pub use claims::LEAST_PACKED;
-pub use identity::Origin;
-pub use load::{LoadedProvider, REFUSED_VALUE};
+pub use identity::{Identity, Origin, Refusal, check_note, note_of, stated};
+pub use load::{LoadedProvider, REFUSED_VALUE, entry_of};
 pub use search::SearchPath;
 pub use settings::{Settings, is_named_after};
 pub use sys::page_bytes;
 
-use identity::Refusal;
 use std::sync::Arc;
 use tieline_explain::{Log, LogLine, Record, Verdict};
 use tieline_plugin_api::abi::EntryFn;
 use tieline_plugin_api::log_level;
-use tieline_trial::Unfit;
+pub use tieline_trial::Unfit;
 
 /// A provider linked into the library or into the program.
 #[derive(Clone, Copy)]

@@ -94,22 +94,15 @@ pub(crate) fn is_loaded(path: &Path) -> bool {
     }
 }
 
-/// Loads a file whose location, structure and note were checked. The call runs the file's constructors.
+/// Loads a file and returns its entry function. The call runs the file's constructors. The file is never unloaded.
 ///
-/// The file is loaded by its path, and not by `/proc/self/fd`, because debuggers, `$ORIGIN` and the loader's list identify objects
-/// by name. [`super::trust`] makes sure that other users cannot replace the file meanwhile. Root and this user still can, so the
-/// mapped file is compared with the checked one. The comparison is too late for constructors, but precedes every other use of the
-/// file.
-pub(crate) fn open_file(
-    path: &Path,
-    checked: &Checked,
-    version: &semver::Version,
-    warn: impl FnOnce(String),
-) -> Result<EntryFn, Refusal> {
+/// # Errors
+/// The loader refuses the file, or the file has no entry function of its own.
+pub fn entry_of(path: &Path) -> Result<EntryFn, Refusal> {
     const RTLD_NODELETE: c_int = libc::RTLD_NODELETE;
     let flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
     // SAFETY: loading a provider implies running its constructors. Only root or this user can have installed the file, and a child
-    // process has tried it unless it is a system file.
+    // process has tried it unless it is a system file or this process was started to try it.
     let library = match unsafe { Library::open(Some(path.as_os_str()), flags) } {
         Ok(library) => library,
         Err(error) => return Err(not_loaded(why(&error))),
@@ -120,12 +113,26 @@ pub(crate) fn open_file(
     let handle = library.into_raw();
     match entry {
         // SAFETY: the handle was opened above and stays open.
-        Ok(entry) if unsafe { defined_in(handle, entry as *const c_void) } => {
-            compare_files(entry as *const c_void, path, checked, version, warn).map(|()| entry)
-        }
+        Ok(entry) if unsafe { defined_in(handle, entry as *const c_void) } => Ok(entry),
         Ok(_) => Err(foreign_symbol()),
         Err(_) => Err(no_symbol()),
     }
+}
+
+/// Loads a file whose location, structure and note were checked. The call runs the file's constructors.
+///
+/// The file is loaded by its path, and not by `/proc/self/fd`, because debuggers, `$ORIGIN` and the loader's list identify objects
+/// by name. [`tieline_trial::Trust`] makes sure that other users cannot replace the file meanwhile. Root and this user still can, so
+/// the mapped file is compared with the checked one. The comparison is too late for constructors, but precedes every other use of
+/// the file.
+pub(crate) fn open_file(
+    path: &Path,
+    checked: &Checked,
+    version: &semver::Version,
+    warn: impl FnOnce(String),
+) -> Result<EntryFn, Refusal> {
+    let entry = entry_of(path)?;
+    compare_files(entry as *const c_void, path, checked, version, warn).map(|()| entry)
 }
 
 /// The refusal of a file that the loader does not accept, in the loader's words.

@@ -6,9 +6,8 @@
 //!
 //! In a setuid program the directory of the executable is not searched: a user could link to the program from another directory and
 //! so choose its providers. `TIELINE_PROVIDER_PATH` then counts only if the program or the system file sets it; the environment is
-//! ignored ([`crate::config`]).
+//! ignored (`tieline_config`).
 
-use super::elf::{self, OpenFile};
 use super::identity::{self, Identity, Refusal};
 use super::load;
 use super::settings::Settings;
@@ -227,9 +226,8 @@ pub(crate) fn examine(candidate: &FoundFile) -> Result<Examined, Refusal> {
         return Err(("permissions", Unfit { expected, found }));
     }
     trust.check(&real, &meta, "a file").map_err(|unfit| ("permissions", unfit))?;
-    let image =
-        elf::read(&OpenFile { file: &file, len: meta.len() }).map_err(|unfit| ("elf", unfit))?;
-    let identity = identity::check(image.note.as_deref(), &candidate.name_in_file)?;
+    let note = identity::note_of(&file)?;
+    let identity = identity::check_note(note.as_deref(), Some(&candidate.name_in_file))?;
     Ok(Examined { identity, checked: Checked { file, meta } })
 }
 

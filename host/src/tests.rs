@@ -21,6 +21,11 @@ fn real_file() -> &'static [u8] {
     })
 }
 
+/// Checks a note that lies in the file of this name.
+fn check_named(desc: Option<&[u8]>, in_file: &str) -> Result<Identity, Refusal> {
+    check_note(desc, Some(in_file))
+}
+
 /// A slice that records the length of the reader's largest single read.
 struct Watched<'a> {
     bytes: &'a [u8],
@@ -140,7 +145,7 @@ proptest! {
     fn random_descriptors_never_hurt_the_identity_check(
         bytes in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
-        prop_assert!(identity::check(Some(&bytes), "any").is_err());
+        prop_assert!(check_named(Some(&bytes), "any").is_err());
     }
 
     #[test]
@@ -149,7 +154,7 @@ proptest! {
     ) {
         let mut bytes = good_note().to_vec();
         bytes[at] = value;
-        if let Ok(identity) = identity::check(Some(&bytes), "shm_cma") {
+        if let Ok(identity) = check_named(Some(&bytes), "shm_cma") {
             prop_assert_eq!(identity.name, "shm-cma");
         }
     }
@@ -194,7 +199,7 @@ fn note_with(at: usize, value: u16) -> [u8; size_of::<NoteDesc>()] {
 
 #[test]
 fn a_good_note_gives_name_and_version() {
-    let identity = identity::check(Some(&good_note()), "shm_cma").expect("an identity");
+    let identity = check_named(Some(&good_note()), "shm_cma").expect("an identity");
     assert_eq!(
         (identity.name.as_str(), identity.version.to_string().as_str()),
         ("shm-cma", "1.2.3")
@@ -203,25 +208,25 @@ fn a_good_note_gives_name_and_version() {
 
 #[test]
 fn a_file_without_a_note_is_refused() {
-    assert_eq!(identity::check(None, "x").unwrap_err().0, "note");
+    assert_eq!(check_named(None, "x").unwrap_err().0, "note");
 }
 
 #[test]
 fn another_major_is_refused_with_both_numbers() {
-    let (phase, unfit) = identity::check(Some(&note_with(4, 2)), "shm_cma").unwrap_err();
+    let (phase, unfit) = check_named(Some(&note_with(4, 2)), "shm_cma").unwrap_err();
     assert_eq!((phase, unfit.found.as_str()), ("abi", "provider ABI 2.0"));
     assert!(unfit.expected.contains("1.x"));
 }
 
 #[test]
 fn a_newer_minor_is_accepted_unless_it_needs_a_newer_core() {
-    assert_eq!(identity::check(Some(&note_with(6, 99)), "shm_cma").unwrap().abi_minor, 99);
-    assert_eq!(identity::check(Some(&note_with(8, 99)), "shm_cma").unwrap_err().0, "abi");
+    assert_eq!(check_named(Some(&note_with(6, 99)), "shm_cma").unwrap().abi_minor, 99);
+    assert_eq!(check_named(Some(&note_with(8, 99)), "shm_cma").unwrap_err().0, "abi");
 }
 
 #[test]
 fn a_rust_provider_that_aborts_on_panic_is_known_by_its_flags() {
-    let aborts = |flags| identity::check(Some(&note_with(10, flags)), "shm_cma").unwrap().aborts;
+    let aborts = |flags| check_named(Some(&note_with(10, flags)), "shm_cma").unwrap().aborts;
     assert!(aborts(note_flags::RUST));
     assert!(!aborts(note_flags::RUST | note_flags::UNWIND));
     assert!(!aborts(0), "a provider in C does not panic");
@@ -229,23 +234,23 @@ fn a_rust_provider_that_aborts_on_panic_is_known_by_its_flags() {
 
 #[test]
 fn the_name_in_the_note_is_the_one_in_the_files_name() {
-    let (phase, unfit) = identity::check(Some(&good_note()), "verbs").unwrap_err();
+    let (phase, unfit) = check_named(Some(&good_note()), "verbs").unwrap_err();
     assert_eq!((phase, unfit.found.as_str()), ("note", "`shm-cma` in the note"));
-    assert!(identity::check(Some(&good_note()), "shm-cma").is_ok());
+    assert!(check_named(Some(&good_note()), "shm-cma").is_ok());
 }
 
 #[test]
 fn a_name_or_version_that_fills_its_place_was_too_long_for_it() {
     let mut long = good_note();
     long[12..44].copy_from_slice(&[b'n'; 32]);
-    let (phase, unfit) = identity::check(Some(&long), &"n".repeat(32)).unwrap_err();
+    let (phase, unfit) = check_named(Some(&long), &"n".repeat(32)).unwrap_err();
     assert_eq!(phase, "note");
     assert!(unfit.expected.ends_with("of at most 31 bytes"), "{}", unfit.expected);
     long[43] = 0;
-    assert!(identity::check(Some(&long), &"n".repeat(31)).is_ok());
+    assert!(check_named(Some(&long), &"n".repeat(31)).is_ok());
     let mut long = good_note();
     long[44..76].copy_from_slice(b"1.2.3-0123456789.0123456789.0123");
-    assert_eq!(identity::check(Some(&long), "shm_cma").unwrap_err().0, "note");
+    assert_eq!(check_named(Some(&long), "shm_cma").unwrap_err().0, "note");
 }
 
 #[test]
@@ -253,16 +258,16 @@ fn a_longer_note_of_a_later_minor_is_read_as_far_as_it_is_known() {
     let mut longer = [0xff; 100];
     longer[..76].copy_from_slice(&good_note());
     longer[..2].copy_from_slice(&100u16.to_ne_bytes());
-    assert_eq!(identity::check(Some(&longer), "shm_cma").unwrap().name, "shm-cma");
+    assert_eq!(check_named(Some(&longer), "shm_cma").unwrap().name, "shm-cma");
     longer[..2].copy_from_slice(&75u16.to_ne_bytes());
-    let (phase, unfit) = identity::check(Some(&longer), "shm_cma").unwrap_err();
+    let (phase, unfit) = check_named(Some(&longer), "shm_cma").unwrap_err();
     assert_eq!((phase, &unfit.found[..]), ("note", "one that says 75 in a note of 100 bytes"));
 }
 
 /// Tests every refusal of a note, word for word.
 #[test]
 fn refusal_of_note_names_expected_and_found() {
-    let said = |note: &[u8], in_file: &str| match identity::check(Some(note), in_file) {
+    let said = |note: &[u8], in_file: &str| match check_named(Some(note), in_file) {
         Ok(identity) => format!("{} {}", identity.name, identity.version),
         Err((phase, Unfit { expected, found })) => format!("{phase}: {expected}; {found}"),
     };

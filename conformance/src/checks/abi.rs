@@ -31,10 +31,11 @@ fn entry(case: &Case) -> Result<EntryFn, Stop> {
 
 pub(super) fn an_older_core_with_a_shorter_host_table_is_served(case: &Case) -> Checked {
     let len = offset_of!(Host, config_declare);
-    let host = Guarded::new(&Host { size: len, ..load::host() }, len);
+    let (services, host) = load::host();
+    let host = Guarded::new(&Host { size: len, ..host }, len);
     let at = host.as_ptr();
     host.leak();
-    let older = Provider::enter_with(entry(case)?, at);
+    let older = Provider::enter_with(entry(case)?, services, at);
     let older = succeeds("the entry function with a shorter host table", older)?;
     if finds_no_device(&older.ops) {
         let why = "finds no device with its defaults, which is all that such a host has for it";
@@ -73,7 +74,7 @@ fn count_of_domains(ops: &ProviderOps) -> Result<usize, Stop> {
 
 pub(super) fn a_newer_core_with_longer_tables_is_served(case: &Case) -> Checked {
     let size = size_of::<Longer<Host>>();
-    let host = Longer { record: Host { size, ..load::host() }, tail: [UNTOUCHED; 64] };
+    let host = Longer { record: Host { size, ..load::host().1 }, tail: [UNTOUCHED; 64] };
     let host = Guarded::new(&host, size);
     let mut ops = Longer { record: ProviderOps::empty(), tail: [UNTOUCHED; 64] };
     ops.record.size = size_of::<Longer<ProviderOps>>();
@@ -155,15 +156,11 @@ pub(super) fn parameter_records_follow_the_tail_rule(case: &Case) -> Checked {
     let name = fixed_str(&case.domain_attr.name).unwrap_or("");
     let module = fixed_str(&case.attr.name).unwrap_or("");
     let provider = case.provider;
-    let open =
-        provider.ops.open_domain.ok_or_else(|| fail("slot open_domain", "a function", "none"))?;
-    let closer = |close: Option<unsafe extern "C" fn(*mut c_void)>, handle: *mut c_void| {
-        Box::new(move || {
-            if let Some(close) = close {
-                // SAFETY: the handle was opened above, and nothing was opened from it.
-                unsafe { close(handle) }
-            }
-        }) as Box<dyn FnOnce()>
+    let tables = &provider.tables;
+    let open = tables.provider.open_domain;
+    let closer = |close: unsafe extern "C" fn(*mut c_void), handle: *mut c_void| {
+        // SAFETY: the handle was opened above, and nothing was opened from it.
+        Box::new(move || unsafe { close(handle) }) as Box<dyn FnOnce()>
     };
     let record =
         DomainParams { name: name.as_ptr(), name_len: name.len(), ..DomainParams::empty() };
@@ -171,7 +168,7 @@ pub(super) fn parameter_records_follow_the_tail_rule(case: &Case) -> Checked {
         let mut handle = ptr::null_mut();
         // SAFETY: the state is the provider's, the record has the size that it states, and `handle` takes the handle.
         let code = unsafe { open(provider.ops.state, params, &mut handle) };
-        (code, (code == 0).then(|| closer(provider.domain.close, handle)))
+        (code, (code == 0).then(|| closer(tables.domain.close, handle)))
     })?;
     let record = InterfaceParams {
         module: module.as_ptr(),
@@ -179,10 +176,7 @@ pub(super) fn parameter_records_follow_the_tail_rule(case: &Case) -> Checked {
         ..InterfaceParams::empty()
     };
     if case.is_connector() {
-        let open = provider
-            .domain
-            .open_connector
-            .ok_or_else(|| fail("slot open_connector", "a function", "none"))?;
+        let open = tables.domain.open_connector;
         return params(
             "open_connector",
             record,
@@ -191,27 +185,23 @@ pub(super) fn parameter_records_follow_the_tail_rule(case: &Case) -> Checked {
                 let mut handle = ptr::null_mut();
                 // SAFETY: the domain is open, the record has the size that it states, and `handle` takes the handle.
                 let code = unsafe { open(case.domain.handle, params, &mut handle) };
-                (code, (code == 0).then(|| closer(provider.connector.close, handle)))
+                (code, (code == 0).then(|| closer(tables.connector.close, handle)))
             },
         );
     }
-    let open = provider
-        .domain
-        .open_interface
-        .ok_or_else(|| fail("slot open_interface", "a function", "none"))?;
+    let open = tables.domain.open_interface;
     params("open_interface", record, offset_of!(InterfaceParams, worker_id), |params| {
         let mut handle = ptr::null_mut();
         // SAFETY: the domain is open, the record has the size that it states, and `handle` takes the handle.
         let code = unsafe { open(case.domain.handle, params, &mut handle) };
-        (code, (code == 0).then(|| closer(provider.interface.close, handle)))
+        (code, (code == 0).then(|| closer(tables.interface.close, handle)))
     })?;
     let interface = case.interface()?;
     let mut address = case.address_of(&interface)?;
     if let Err(why) = interface.reachable(&address) {
         return Err(Stop::Skip(format!("connect: its own process is not reachable: {why}")));
     }
-    let connect =
-        provider.interface.connect.ok_or_else(|| fail("slot connect", "a function", "none"))?;
+    let connect = tables.interface.connect;
     if case.connects_to_endpoint() {
         address.clear();
     }
@@ -229,7 +219,7 @@ pub(super) fn parameter_records_follow_the_tail_rule(case: &Case) -> Checked {
                 let _ = interface.poll(16);
                 continue;
             }
-            return (code, (code == 0).then(|| closer(provider.endpoint.close, handle)));
+            return (code, (code == 0).then(|| closer(tables.endpoint.close, handle)));
         }
     })
 }
@@ -254,10 +244,7 @@ fn first_record<T: Copy>(
 
 pub(super) fn attribute_records_respect_their_size(case: &Case) -> Checked {
     let (provider, domain) = (case.provider, &case.domain);
-    let domains = provider
-        .ops
-        .query_domains
-        .ok_or_else(|| fail("slot query_domains", "a function", "none"))?;
+    let domains = provider.tables.provider.query_domains;
     // SAFETY: the state is the provider's; `first_record` passes a record, the number of records, and a place for the count.
     let ask = |out, capacity, count: *mut usize| unsafe {
         domains(provider.ops.state, out, capacity, count)
@@ -273,10 +260,7 @@ pub(super) fn attribute_records_respect_their_size(case: &Case) -> Checked {
         let tail = bytes.get(size_of::<DomainAttr>()..).unwrap_or(&[]);
         untouched(provider, "query_domains", tail)?;
     }
-    let modules = provider
-        .domain
-        .query_modules
-        .ok_or_else(|| fail("slot query_modules", "a function", "none"))?;
+    let modules = provider.tables.domain.query_modules;
     // SAFETY: the domain is open, and `first_record` passes valid arguments.
     let ask =
         |out, capacity, count: *mut usize| unsafe { modules(domain.handle, out, capacity, count) };
@@ -293,9 +277,10 @@ pub(super) fn attribute_records_respect_their_size(case: &Case) -> Checked {
 
 pub(super) fn a_list_steps_by_the_size_of_its_first_record(case: &Case) -> Checked {
     let known = succeeds("query_modules", case.domain.modules())?;
-    let Some(query) = case.provider.domain.query_modules.filter(|_| known.len() > 1) else {
+    if known.len() < 2 {
         return Err(Stop::Skip("there are not two modules".to_string()));
-    };
+    }
+    let query = case.provider.tables.domain.query_modules;
     let mut records = vec![Longer { record: ModuleAttr::empty(), tail: [0; 64] }; known.len()];
     for record in &mut records {
         record.record.size = size_of::<Longer<ModuleAttr>>();
@@ -314,9 +299,7 @@ pub(super) fn a_list_steps_by_the_size_of_its_first_record(case: &Case) -> Check
 }
 
 pub(super) fn the_memory_report_respects_its_size(case: &Case) -> Checked {
-    let Some(memory) = case.provider.interface.memory else {
-        return Err(Stop::Skip("has no slot memory".to_string()));
-    };
+    let memory = case.provider.tables.interface.memory;
     let interface = case.interface()?;
     for len in [offset_of!(MemoryUse, buffer_bytes), offset_of!(MemoryUse, peer_bytes)] {
         let record = Guarded::new(&MemoryUse { size: len, ..MemoryUse::default() }, len);
@@ -331,10 +314,10 @@ pub(super) fn the_memory_report_respects_its_size(case: &Case) -> Checked {
 }
 
 pub(super) fn connecting_to_an_endpoint_follows_the_tail_rule(case: &Case) -> Checked {
-    let (true, Some(connect)) = (case.connects_to_endpoint(), case.provider.endpoint.connect)
-    else {
+    if !case.connects_to_endpoint() {
         return Err(Stop::Skip("connects to an interface".to_string()));
-    };
+    }
+    let connect = case.provider.tables.endpoint.connect;
     let (near, far) = (case.interface()?, case.interface()?);
     let there = super::waiting::connect(case, &far, &[], &mut [])?;
     let address = super::waiting::address_of(case, &there)?;
@@ -358,51 +341,47 @@ pub(super) fn connecting_to_an_endpoint_follows_the_tail_rule(case: &Case) -> Ch
 }
 
 pub(super) fn memory_and_keys_follow_the_tail_rule(case: &Case) -> Checked {
-    let (domain, ops) = (case.domain.handle, &case.provider.domain);
+    let (domain, ops) = (case.domain.handle, &case.provider.tables.domain);
     // The memory outlives its registrations.
     let mut words = vec![0u64; 512];
     let (base, len) = (words.as_mut_ptr().cast::<u8>(), 4096);
     let end = |code: i32, region: MemoryRegion| {
         let end = move || {
-            if let Some(f) = ops.deregister {
-                // SAFETY: the region was made above and is not in use.
-                let _ = unsafe { f(domain, region.handle) };
-            }
+            // SAFETY: the region was made above and is not in use.
+            let _ = unsafe { (ops.deregister)(domain, region.handle) };
         };
         (code, (code == 0).then(|| Box::new(end) as Box<dyn FnOnce()>))
     };
     let rights = access::REMOTE_READ;
-    if let (Some(alloc), true) = (ops.alloc, case.domain_attr.caps & memory_caps::ALLOC != 0) {
+    if case.domain_attr.caps & memory_caps::ALLOC != 0 {
         let record = AllocParams::new(len, rights);
         params("alloc", record, offset_of!(AllocParams, flags), |params| {
             let mut region = MemoryRegion::empty();
             // SAFETY: the domain is open, and the records have the sizes that they state.
-            end(unsafe { alloc(domain, params, &mut region) }, region)
+            end(unsafe { (ops.alloc)(domain, params, &mut region) }, region)
         })?;
     }
     let registers = case.domain_attr.caps & memory_caps::REGISTER != 0;
-    if let (Some(register), true) = (ops.register, registers && !case.has(caps::OWN_MEMORY_ONLY)) {
+    if registers && !case.has(caps::OWN_MEMORY_ONLY) {
         let record = RegisterParams::new(base, len, rights);
         params("register", record, offset_of!(RegisterParams, flags), |params| {
             let mut region = MemoryRegion::empty();
             // SAFETY: the domain is open, and the records have the sizes that they state.
-            end(unsafe { register(domain, params, &mut region) }, region)
+            end(unsafe { (ops.register)(domain, params, &mut region) }, region)
         })?;
     }
     let memory = case.memory(64, rights)?;
-    let pack = ops.pack_key.ok_or_else(|| fail("slot pack_key", "a function", "none"))?;
     let record = KeyParams { region: memory.region.handle, ..KeyParams::empty() };
     let mut room = vec![0; case.domain_attr.max_key_len as usize];
     params("pack_key", record, offset_of!(KeyParams, offset), |params| {
         // SAFETY: the domain is open, the record has the size that it states, and the buffer has that capacity.
-        let len = unsafe { pack(domain, params, room.as_mut_ptr(), room.len()) };
+        let len = unsafe { (ops.pack_key)(domain, params, room.as_mut_ptr(), room.len()) };
         (i32::try_from(len.min(0)).unwrap_or(i32::MIN), None)
     })?;
     let mut desk = case.desk()?;
     let packed = case.key_of(&memory)?;
     drop(succeeds("import_key", desk.import(&packed)?)?);
-    let (endpoint, ops) = (desk.endpoint(), &case.provider.endpoint);
-    let import = ops.import_key.ok_or_else(|| fail("slot import_key", "a function", "none"))?;
+    let (endpoint, ops) = (desk.endpoint(), &case.provider.tables.endpoint);
     let record =
         ImportParams { bytes: packed.as_ptr(), len: packed.len(), ..ImportParams::empty() };
     params("import_key", record, offset_of!(ImportParams, flags), |params| {
@@ -410,15 +389,11 @@ pub(super) fn memory_and_keys_follow_the_tail_rule(case: &Case) -> Checked {
         let mut code = Status::Again as i32;
         while code == Status::Again as i32 && desk.turn().is_ok() {
             // SAFETY: the endpoint is open, the record has the size that it states, and `key` takes the handle.
-            code = unsafe { import(endpoint.handle(), params, &mut key) };
+            code = unsafe { (ops.import_key)(endpoint.handle(), params, &mut key) };
         }
-        let (drop_key, endpoint) = (ops.drop_key, endpoint.clone());
-        let end = move || {
-            if let Some(f) = drop_key {
-                // SAFETY: the key belongs to that endpoint and was imported above.
-                unsafe { f(endpoint.handle(), key) }
-            }
-        };
+        let endpoint = endpoint.clone();
+        // SAFETY: the key belongs to that endpoint and was imported above.
+        let end = move || unsafe { (ops.drop_key)(endpoint.handle(), key) };
         (code, (code == 0).then(|| Box::new(end) as Box<dyn FnOnce()>))
     })
 }

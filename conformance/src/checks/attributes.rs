@@ -2,23 +2,15 @@
 
 use crate::case::Case;
 use crate::load;
-use crate::note;
 use crate::random::Random;
 use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
-use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, Declared, ENTRY_SYMBOL, fixed_str};
+use tieline_plugin_api::abi::{ABI_MINOR, Declared, ENTRY_SYMBOL, fixed_str};
 use tieline_plugin_api::{caps, connects, memory_caps, note_flags, role};
 
 pub(super) fn the_note_says_who_it_is(case: &Case) -> Checked {
-    let file = std::fs::read(&case.path).map_err(|e| Stop::Fail(e.to_string()))?;
-    let note = note::read(&file).map_err(|why| fail("the note", "one that can be read", why))?;
-    holds(
-        (note::FIRST_LENGTH..=note.held).contains(&note.desc_len),
-        "the length that the note's record states",
-        format!("{} to the {} that it has", note::FIRST_LENGTH, note.held),
-        note.desc_len,
-    )?;
-    equal("the note's revision", 1, note.revision)?;
-    equal("the note's ABI major", ABI_MAJOR, note.abi_major)?;
+    let note = load::note(&case.path).map_err(Stop::Fail)?;
+    let note = tieline_host::check_note(Some(&note), None)
+        .map_err(|(_, unfit)| fail("the note", unfit.expected, unfit.found))?;
     holds(
         note.min_core_minor <= note.abi_minor,
         "the least minor of the core",
@@ -27,22 +19,6 @@ pub(super) fn the_note_says_who_it_is(case: &Case) -> Checked {
     )?;
     let table = case.provider.ops.abi_minor;
     equal("the minor of the provider's table, as in its note", u32::from(note.abi_minor), table)?;
-    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    let is_name = note.name.starts_with(|c: char| c.is_ascii_lowercase())
-        && note.name.chars().all(allowed)
-        && note.name != "oob";
-    holds(
-        is_name,
-        "the provider's name",
-        "a lower-case letter, and behind it those, digits and hyphens; not `oob`, which is the core's",
-        format!("`{}`", note.name),
-    )?;
-    holds(
-        note::is_version(&note.version),
-        "the provider's version",
-        "a semantic version, such as 1.2.0",
-        format!("`{}`", note.version),
-    )?;
     let known = match note.abi_minor > ABI_MINOR {
         true => u16::MAX,
         false => note_flags::UNWIND | note_flags::RUST,
@@ -55,47 +31,7 @@ pub(super) fn the_entry_symbol_is_there(case: &Case) -> Checked {
 }
 
 pub(super) fn every_claimed_capability_has_its_slot(case: &Case) -> Checked {
-    let (endpoint, interface) = (&case.provider.endpoint, &case.provider.interface);
-    let domain = &case.provider.domain;
-    let slots = [
-        (caps::AM_SHORT, "am_short", endpoint.am_short.is_some()),
-        (caps::AM_PACKED, "am_packed", endpoint.am_packed.is_some()),
-        (caps::AM_ZCOPY, "am_zcopy", endpoint.am_zcopy.is_some()),
-        (caps::PUT, "put", endpoint.put.is_some()),
-        (caps::GET, "get", endpoint.get.is_some()),
-        (caps::ATOMICS, "atomic", endpoint.atomic.is_some()),
-        (caps::PUT | caps::GET | caps::ATOMICS, "import_key", endpoint.import_key.is_some()),
-        (caps::PUT | caps::GET | caps::ATOMICS, "drop_key", endpoint.drop_key.is_some()),
-        (caps::PUT | caps::GET | caps::ATOMICS, "pack_key", domain.pack_key.is_some()),
-        (caps::EVENT_FD, "arm", interface.arm.is_some()),
-        (caps::EVENT_FD, "event_fd", interface.event_fd.is_some()),
-        (caps::LENDS_BUFFERS, "release", interface.release.is_some()),
-        (caps::PUT_NOTIFY, "put_notify", endpoint.put_notify.is_some()),
-        (caps::KEY_POINTER, "key_pointer", endpoint.key_pointer.is_some()),
-        (caps::CANCEL, "cancel", endpoint.cancel.is_some()),
-        (caps::INTERFACE_KEYS, "import_key of the interface", interface.import_key.is_some()),
-        (caps::INTERFACE_KEYS, "drop_key of the interface", interface.drop_key.is_some()),
-        (caps::FLUSH_ALL, "flush of the interface", interface.flush.is_some()),
-        (caps::PUT | caps::GET | caps::ATOMICS, "flush", endpoint.flush.is_some()),
-    ];
-    for (capability, slot, present) in slots {
-        if case.attr.caps & capability != 0 {
-            holds(
-                present,
-                format!("slot {slot} of a module that claims it"),
-                "a function",
-                "none",
-            )?;
-        }
-    }
-    if case.connects_to_endpoint() {
-        for (slot, present) in
-            [("address", endpoint.address.is_some()), ("connect", endpoint.connect.is_some())]
-        {
-            let what = format!("slot {slot} of endpoints that are connected");
-            holds(present, what, "a function", "none")?;
-        }
-    }
+    every_slot_is_there(case)?;
     let moves = caps::PUT | caps::GET | caps::ATOMICS;
     let tells =
         caps::AM_SHORT | caps::AM_PACKED | caps::AM_ZCOPY | caps::PUT_NOTIFY | caps::PEER_FAILURE;
@@ -104,40 +40,18 @@ pub(super) fn every_claimed_capability_has_its_slot(case: &Case) -> Checked {
         let (what, why) = ("a module that brings events", "needs_poll: others are never polled");
         holds(case.has(caps::NEEDS_POLL), what, why, "that it does not claim it")?;
     }
-    let memory = case.domain_attr.caps;
-    let slots = [
-        (memory_caps::ALLOC, "alloc", domain.alloc.is_some() && domain.deregister.is_some()),
-        (
-            memory_caps::REGISTER,
-            "register",
-            domain.register.is_some() && domain.deregister.is_some(),
-        ),
-    ];
-    for (capability, slot, present) in slots {
-        if memory & capability != 0 {
-            holds(present, format!("slots {slot} and deregister"), "functions", "none")?;
-        }
-    }
-    let always = [
-        ("domain close", domain.close.is_some()),
-        ("query_modules", domain.query_modules.is_some()),
-        ("open_interface", domain.open_interface.is_some()),
-        ("poll", interface.poll.is_some()),
-        ("interface close", interface.close.is_some()),
-        ("interface address", interface.address.is_some()),
-        ("reachable", interface.reachable.is_some()),
-        ("interface connect", interface.connect.is_some()),
-        ("endpoint close", endpoint.close.is_some()),
-    ];
-    for (slot, present) in always {
-        holds(
-            present,
-            format!("slot {slot}, which every data-path module has"),
-            "a function",
-            "none",
-        )?;
-    }
     Ok(())
+}
+
+/// Checks that the tables have every slot that the role and the capabilities of the module and of its domain need.
+pub(super) fn every_slot_is_there(case: &Case) -> Checked {
+    let tables = &case.provider.tables;
+    let missing = tables
+        .broken_promise(&case.attr)
+        .or_else(|| tables.broken_domain_promise(&case.domain_attr));
+    missing.map_or(Ok(()), |(promise, slot)| {
+        Err(fail(format!("slot {slot}, which belongs to {promise}"), "a function", "none"))
+    })
 }
 
 pub(super) fn names_and_limits_are_possible(case: &Case) -> Checked {

@@ -13,20 +13,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use tieline_plugin_api::{Status, address_hash, caps};
 
 pub(super) fn every_slot_of_a_connector_is_there(case: &Case) -> Checked {
-    let ops = &case.provider.connector;
-    let waits = case.has(caps::EVENT_FD);
-    let slots = [
-        ("open_connector", case.provider.domain.open_connector.is_some()),
-        ("poll", ops.poll.is_some()),
-        ("close", ops.close.is_some()),
-        ("address", ops.address.is_some()),
-        ("reachable", ops.reachable.is_some()),
-        ("send", ops.send.is_some()),
-        ("arm", ops.arm.is_some() || !waits),
-        ("event_fd", ops.event_fd.is_some() || !waits),
-    ];
-    slots.into_iter().try_for_each(|(slot, present)| {
-        holds(present, format!("slot {slot} of a connection-only module"), "a function", "none")
+    super::attributes::every_slot_is_there(case)?;
+    let table = &case.provider.tables.connector;
+    let waits = ["arm", "event_fd"].into_iter().filter(|_| case.has(caps::EVENT_FD));
+    waits.into_iter().try_for_each(|slot| {
+        let what = format!("slot {slot} of a connection-only module that can be waited for");
+        holds(table.has(slot), what, "a function", "none")
     })
 }
 

@@ -348,7 +348,7 @@ fn limits(desk: &mut Desk, endpoint: &Endpoint, size: usize) -> Result<EndpointL
 /// Checks that the limits of an endpoint stay and respect their record. The checks of lengths test whether limits are kept, because
 /// they use the lower of module's and endpoint's limits.
 pub(super) fn the_limits_of_an_endpoint_stay_and_respect_their_record(case: &Case) -> Checked {
-    if case.provider.endpoint.limits.is_none() {
+    if !case.provider.tables.endpoint.has("limits") {
         return Err(Stop::Skip("has no slot limits".to_string()));
     }
     let mut desk = case.desk()?;

@@ -62,7 +62,7 @@ pub(super) fn a_module_for_its_own_memory_only_provides_it_and_refuses_other(
     let what = "a domain whose module reaches only memory of its own alloc";
     let allocates = case.domain_attr.caps & memory_caps::ALLOC != 0;
     holds(allocates, what, "ALLOC", "none")?;
-    if case.provider.domain.register.is_none() {
+    if !case.provider.tables.domain.has("register") {
         return Ok(());
     }
     let Bench { mut desk, local, .. } = bench(case, ALL_RIGHTS)?;
@@ -191,7 +191,7 @@ pub(super) fn memory_of_devices_that_are_not_here_is_refused_and_nothing_lost(
     case: &Case,
 ) -> Checked {
     let registers = case.domain_attr.caps & memory_caps::REGISTER != 0;
-    if !registers || case.provider.domain.register.is_none() {
+    if !registers || !case.provider.tables.domain.has("register") {
         return Err(Stop::Skip("the domain registers no memory".to_string()));
     }
     let words: Vec<u64> = vec![0; 512];
@@ -236,7 +236,7 @@ pub(super) fn memory_of_devices_that_are_not_here_is_refused_and_nothing_lost(
 }
 
 pub(super) fn a_disconnected_peer_learns_it_and_is_received_no_more(case: &Case) -> Checked {
-    if case.provider.interface.hang_up.is_none() || case.connects_to_endpoint() {
+    if !case.provider.tables.interface.has("hang_up") || case.connects_to_endpoint() {
         return Err(Stop::Skip("has no slot hang_up".to_string()));
     }
     let mut hub = Hub::of(case, 3)?;

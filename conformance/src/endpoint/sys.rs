@@ -5,7 +5,7 @@
 use crate::abi::Guarded;
 use crate::interface::Interface;
 use crate::report::{Verdict, fail};
-use crate::sys::{CANARY, Provider, bytes, status};
+use crate::sys::{CANARY, Provider, bytes, overrun, status};
 use crate::watch::{call, end};
 use core::cell::RefCell;
 use core::ffi::c_void;
@@ -13,21 +13,20 @@ use core::ptr;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::OnceLock;
+use tieline_host::abi::{EndpointTable, RawEndpoint};
 use tieline_plugin_api::abi::*;
 use tieline_plugin_api::{Failure, Status};
 
 struct OpenEndpoint {
     interface: Interface,
-    handle: *mut c_void,
+    raw: RawEndpoint,
 }
 
 impl Drop for OpenEndpoint {
     fn drop(&mut self) {
-        if let Some(f) = self.interface.provider().endpoint.close {
-            let _call = call("close");
-            // SAFETY: keys hold an `Rc` of the endpoint, so all of them are dropped.
-            unsafe { f(self.handle) }
-        }
+        let _call = call("close");
+        // SAFETY: keys hold an `Rc` of the endpoint, so all of them are dropped.
+        unsafe { self.raw.close() }
     }
 }
 
@@ -66,11 +65,13 @@ impl Borrowed<'_> {
         })
     }
 
-    fn iov(&mut self) -> *const Iov {
-        self.0.iov.as_ptr()
+    fn iov(&self) -> &[Iov] {
+        &self.0.iov
     }
 
-    fn rma(&mut self, op: Rma) -> *const Rma {
+    /// Returns the record of an operation on the pieces.
+    fn rma(&mut self, target: Target<'_>) -> &Rma {
+        let op = target.with(&self.0.iov);
         self.0.rma.insert(op)
     }
 }
@@ -100,10 +101,10 @@ pub(crate) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Returns the record; `at` is the array of these pieces.
-    fn with(&self, iov: &[Iov], at: *const Iov) -> Rma {
+    /// Returns the record of an operation on these pieces.
+    fn with(&self, iov: &[Iov]) -> Rma {
         Rma {
-            iov: at,
+            iov: iov.as_ptr(),
             iov_count: iov.len(),
             len: iov.iter().map(|piece| piece.len).sum(),
             key: self.key.handle,
@@ -127,8 +128,8 @@ enum Answers {
 }
 
 /// Checks the answer of a call. An answer that such a call cannot give fails the check, because the core could not interpret it.
-fn answered(slot: &str, code: i64, answers: Answers) -> Result<i64, Status> {
-    let answer = status(code);
+fn answered(slot: &str, code: i32, answers: Answers) -> Result<i64, Status> {
+    let answer = status(code.into());
     let wrong = match answer {
         Ok(1..) if answers == Answers::AtOnce => {
             "PENDING, or more: it has no cookie, so it is done"
@@ -160,16 +161,21 @@ fn until_taken(post: impl Fn() -> Result<i64, Status>) -> Result<i64, Status> {
 impl Endpoint {
     /// Returns the endpoint of a connection that an interface has made.
     pub(crate) fn of(interface: Interface, handle: *mut c_void) -> Endpoint {
-        Endpoint(Rc::new(OpenEndpoint { interface, handle }))
+        let raw = RawEndpoint::new(handle, &interface.provider().tables.endpoint);
+        Endpoint(Rc::new(OpenEndpoint { interface, raw }))
     }
 
     /// Returns the provider's handle, for calls with records of other sizes.
     pub(crate) fn handle(&self) -> *mut c_void {
-        self.0.handle
+        self.raw().handle()
     }
 
-    fn ops(&self) -> &'static EndpointOps {
-        &self.provider().endpoint
+    fn raw(&self) -> &RawEndpoint {
+        &self.0.raw
+    }
+
+    fn ops(&self) -> &'static EndpointTable {
+        &self.provider().tables.endpoint
     }
 
     fn provider(&self) -> &'static Provider {
@@ -178,10 +184,7 @@ impl Endpoint {
 
     pub(crate) fn am_short(&self, id: u32, header: u64, data: &[u8]) -> Result<i64, Status> {
         let _call = call("am_short");
-        let f = self.ops().am_short.ok_or(Status::Unsupported)?;
-        // SAFETY: the endpoint is open; the payload is borrowed for the call.
-        let code = unsafe { f(self.0.handle, id, header, data.as_ptr(), data.len()) };
-        answered("am_short", code.into(), Answers::AtOnce)
+        answered("am_short", self.raw().am_short(id, header, data), Answers::AtOnce)
     }
 
     /// Sends a packed message. The result of `pack`, which gets the buffer, is that of the C callback.
@@ -205,12 +208,10 @@ impl Endpoint {
             Some(run::<F>)
         }
         let _call = call("am_packed");
-        let f = self.ops().am_packed.ok_or(Status::Unsupported)?;
         let packer = thunk(&pack);
+        let argument = ptr::from_mut(&mut pack).cast();
         // SAFETY: the endpoint is open; the callback and its argument live through the call.
-        status(unsafe {
-            f(self.0.handle, id, header, packer, ptr::from_mut(&mut pack).cast(), max)
-        })
+        status(unsafe { (self.ops().am_packed)(self.handle(), id, header, packer, argument, max) })
     }
 
     pub(crate) fn am_zcopy(
@@ -221,11 +222,10 @@ impl Endpoint {
         cookie: u64,
     ) -> Result<i64, Status> {
         let _call = call("am_zcopy");
-        let f = self.ops().am_zcopy.ok_or(Status::Unsupported)?;
-        let mut array = Borrowed::of(iov);
+        let array = Borrowed::of(iov);
         // SAFETY: the endpoint is open; the checks keep the pieces alive until completion.
-        let code = unsafe { f(self.0.handle, id, header, array.iov(), iov.len(), cookie) };
-        answered("am_zcopy", code.into(), Answers::Pends)
+        let code = unsafe { self.raw().am_zcopy(id, header, array.iov(), cookie) };
+        answered("am_zcopy", code, Answers::Pends)
     }
 
     /// Posts a put or get. If the operation is declined, it is retried, as on an only lane; a check whose operation is always
@@ -243,13 +243,11 @@ impl Endpoint {
         target: Target<'_>,
     ) -> Result<i64, Status> {
         let mut array = Borrowed::of(iov);
-        let op = target.with(iov, array.iov());
+        let op = array.rma(target);
         let _call = call(if put { "put" } else { "get" });
-        let slot = if put { self.ops().put } else { self.ops().get };
-        let f = slot.ok_or(Status::Unsupported)?;
         // SAFETY: the endpoint is open, the key belongs to it, and the local pieces live until completion.
-        let code = unsafe { f(self.0.handle, array.rma(op)) };
-        answered("put or get", code.into(), Answers::Declines)
+        let code = unsafe { if put { self.raw().put(op) } else { self.raw().get(op) } };
+        answered("put or get", code, Answers::Declines)
     }
 
     pub(crate) fn put_notify(
@@ -259,13 +257,11 @@ impl Endpoint {
         word: u32,
     ) -> Result<i64, Status> {
         let _call = call("put_notify");
-        let f = self.ops().put_notify.ok_or(Status::Unsupported)?;
         let post = || {
             let mut array = Borrowed::of(iov);
-            let op = target.with(iov, array.iov());
             // SAFETY: as in `rma`.
-            let code = unsafe { f(self.0.handle, array.rma(op), word) };
-            answered("put_notify", code.into(), Answers::Declines)
+            let code = unsafe { self.raw().put_notify(array.rma(target), word) };
+            answered("put_notify", code, Answers::Declines)
         };
         until_taken(post)
     }
@@ -278,12 +274,11 @@ impl Endpoint {
         result: &RefCell<u64>,
     ) -> Result<i64, Status> {
         let _call = call("atomic");
-        let f = self.ops().atomic.ok_or(Status::Unsupported)?;
         op.key = key.handle;
         op.result = result.as_ptr();
         // SAFETY: the endpoint is open, the key belongs to it, and the place for the result outlives the call.
-        let code = unsafe { f(self.0.handle, &op) };
-        answered("atomic", code.into(), Answers::Pends)
+        let code = unsafe { self.raw().atomic(&op) };
+        answered("atomic", code, Answers::Pends)
     }
 
     /// Posts a flush. A module with messages only may have no flush: then accepted messages are delivered anyway, and a flush
@@ -298,30 +293,18 @@ impl Endpoint {
     /// Calls the slot `flush` and returns its result.
     pub(crate) fn flush_itself(&self, cookie: u64) -> Result<i64, Status> {
         let _call = call("flush");
-        let f = self.ops().flush.ok_or(Status::Unsupported)?;
-        // SAFETY: the endpoint is open.
-        let code = unsafe { f(self.0.handle, cookie) };
-        answered("flush", code.into(), Answers::Pends)
+        answered("flush", self.raw().flush(cookie), Answers::Pends)
     }
 
     pub(crate) fn fence(&self) -> Result<i64, Status> {
         let _call = call("fence");
-        let f = self.ops().fence.ok_or(Status::Unsupported)?;
-        // SAFETY: the endpoint is open.
-        let code = unsafe { f(self.0.handle) };
-        answered("fence", code.into(), Answers::AtOnce)
+        answered("fence", self.raw().fence(), Answers::AtOnce)
     }
 
     pub(crate) fn import(&self, packed: &[u8]) -> Result<Key, Failure> {
         let _call = call("import_key");
-        let f = self.ops().import_key.ok_or(Status::Unsupported)?;
-        let mut handle = ptr::null_mut();
-        let guarded = Guarded::bytes(packed);
-        let params =
-            ImportParams { bytes: guarded.as_ptr(), len: packed.len(), ..ImportParams::empty() };
-        // SAFETY: the endpoint is open; the record and the bytes are borrowed for the call.
-        let code = unsafe { f(self.0.handle, &params, &mut handle) };
-        let _ = self.provider().check(code)?;
+        let handle = self.raw().import_key(Guarded::bytes(packed).contents());
+        let handle = handle.map_err(|code| self.provider().failure(Status::from_code(code)))?;
         Ok(Key { holder: Holder::Endpoint(self.clone()), handle })
     }
 
@@ -333,31 +316,27 @@ impl Endpoint {
         len: u64,
     ) -> Result<Mapped<'a>, Status> {
         let _call = call("key_pointer");
-        let f = self.ops().key_pointer.ok_or(Status::Unsupported)?;
-        let mut base = ptr::null_mut();
-        // SAFETY: the endpoint is open, the key belongs to it, and `base` takes the pointer.
-        let _ = status(unsafe { f(self.0.handle, key.handle, offset, len, &mut base) }.into())?;
+        // SAFETY: the endpoint is open, and the key belongs to it.
+        let base = unsafe { self.raw().key_pointer(key.handle, offset, len) };
+        let base = base.map_err(Status::from_code)?;
         Ok(Mapped { base, _key: key })
     }
 
     pub(crate) fn cancel(&self, cookie: u64) -> Result<i64, Status> {
         let _call = call("cancel");
-        let f = self.ops().cancel.ok_or(Status::Unsupported)?;
-        // SAFETY: the endpoint is open.
-        status(unsafe { f(self.0.handle, cookie) }.into())
+        status(self.raw().cancel(cookie).into())
     }
 
     /// Returns the stated limits, in a record of `size` bytes, and whether the bytes after the record stayed unchanged.
     pub(crate) fn limits(&self, size: usize) -> Result<(EndpointLimits, bool), Status> {
         let _call = call("limits");
-        let f = self.ops().limits.ok_or(Status::Unsupported)?;
         let mut record = [EndpointLimits { size: usize::MAX, ..EndpointLimits::empty() }; 2];
         let bytes = ptr::from_mut(&mut record).cast::<u8>();
         // SAFETY: the endpoint is open; the record has more room than it states, and `size` covers at least its first field.
         let code = unsafe {
             ptr::write_bytes(bytes, CANARY, size_of_val(&record));
             bytes.cast::<usize>().write(size);
-            f(self.0.handle, bytes.cast())
+            (self.ops().limits)(self.handle(), bytes.cast())
         };
         let _ = status(code.into())?;
         // SAFETY: the bytes are plain bytes of the array above; any bytes are a valid value of its fields.
@@ -372,31 +351,20 @@ impl Endpoint {
 
     pub(crate) fn address(&self, capacity: usize) -> Result<Vec<u8>, Status> {
         let _call = call("address");
-        let f = self.ops().address.ok_or(Status::Unsupported)?;
         // SAFETY: the endpoint is open, and the buffer has that capacity.
-        bytes(|out, capacity| unsafe { f(self.0.handle, out, capacity) }, capacity)
+        bytes(|out, room| unsafe { (self.ops().address)(self.handle(), out, room) }, capacity)
     }
 
     /// Returns the length of the address, and whether a buffer of `capacity` bytes was overrun.
     pub(crate) fn address_into(&self, capacity: usize) -> (i64, bool) {
-        let Some(f) = self.ops().address else { return (0, false) };
-        let mut out = vec![CANARY; capacity + 4096];
         // SAFETY: the endpoint is open, and the buffer is larger than stated.
-        let len = unsafe { f(self.0.handle, out.as_mut_ptr(), capacity) };
-        (len, out[capacity..].iter().any(|&b| b != CANARY))
+        overrun(|out, room| unsafe { (self.ops().address)(self.handle(), out, room) }, capacity)
     }
 
     pub(crate) fn connect(&self, address: &[u8]) -> Result<(), Failure> {
         let _call = call("connect");
-        let f = self.ops().connect.ok_or(Status::Unsupported)?;
-        let guarded = Guarded::bytes(address);
-        let params = ConnectParams {
-            address: guarded.as_ptr(),
-            address_len: address.len(),
-            ..ConnectParams::empty()
-        };
-        // SAFETY: the endpoint is open; the record and the bytes are borrowed for the call.
-        self.provider().check(unsafe { f(self.0.handle, &params) }).map(|_| ())
+        let code = self.raw().connect(Guarded::bytes(address).contents());
+        self.provider().check(code).map(|_| ())
     }
 }
 
@@ -437,13 +405,14 @@ impl Key {
     pub(crate) fn for_all_endpoints(interface: &Interface, packed: &[u8]) -> Result<Key, Failure> {
         let _call = call("import_key of the interface");
         let provider = interface.provider();
-        let f = provider.interface.import_key.ok_or(Status::Unsupported)?;
         let mut handle = ptr::null_mut();
         let guarded = Guarded::bytes(packed);
         let params =
             ImportParams { bytes: guarded.as_ptr(), len: packed.len(), ..ImportParams::empty() };
         // SAFETY: the interface is open; the record and the bytes are borrowed for the call.
-        let _ = provider.check(unsafe { f(interface.handle(), &params, &mut handle) })?;
+        let _ = provider.check(unsafe {
+            (provider.tables.interface.import_key)(interface.handle(), &params, &mut handle)
+        })?;
         Ok(Key { holder: Holder::Interface(interface.clone()), handle })
     }
 }
@@ -452,13 +421,13 @@ impl Drop for Key {
     fn drop(&mut self) {
         let _call = call("drop_key");
         // SAFETY: the object on which the key was imported is open (the field holds it), and the key is dropped once.
-        let _ = unsafe {
+        unsafe {
             match &self.holder {
-                Holder::Endpoint(of) => of.ops().drop_key.map(|f| f(of.0.handle, self.handle)),
+                Holder::Endpoint(of) => of.raw().drop_key(self.handle),
                 Holder::Interface(of) => {
-                    of.provider().interface.drop_key.map(|f| f(of.handle(), self.handle))
+                    (of.provider().tables.interface.drop_key)(of.handle(), self.handle);
                 }
             }
-        };
+        }
     }
 }

@@ -4,12 +4,13 @@
 
 use crate::abi::Guarded;
 use crate::endpoint::Endpoint;
-use crate::sys::{CANARY, Domain, Provider, bytes, status};
+use crate::sys::{CANARY, Domain, Provider, bytes, overrun, status};
 use crate::watch::call;
 use core::ffi::c_void;
 use core::ptr;
 use std::rc::Rc;
 use std::sync::Arc;
+use tieline_host::abi::InterfaceTable;
 use tieline_plugin_api::abi::*;
 use tieline_plugin_api::{Failure, Status};
 
@@ -20,11 +21,9 @@ struct OpenInterface {
 
 impl Drop for OpenInterface {
     fn drop(&mut self) {
-        if let Some(f) = self.domain.provider.interface.close {
-            let _call = call("close");
-            // SAFETY: endpoints hold an `Rc` of the interface, so all of them are closed.
-            unsafe { f(self.handle) }
-        }
+        let _call = call("close");
+        // SAFETY: endpoints hold an `Rc` of the interface, so all of them are closed.
+        unsafe { (self.domain.provider.tables.interface.close)(self.handle) }
     }
 }
 
@@ -42,8 +41,8 @@ impl Interface {
         self.0.domain.provider
     }
 
-    fn ops(&self) -> &'static InterfaceOps {
-        &self.0.domain.provider.interface
+    fn ops(&self) -> &'static InterfaceTable {
+        &self.0.domain.provider.tables.interface
     }
 
     /// Returns the provider's handle, for calls that bypass this wrapper, such as tests that pass a record of another size.
@@ -58,27 +57,26 @@ impl Interface {
 
     pub(crate) fn address(&self, capacity: usize) -> Result<Vec<u8>, Status> {
         let _call = call("address");
-        let f = self.ops().address.ok_or(Status::Unsupported)?;
         // SAFETY: the interface is open, and the buffer has that capacity.
-        bytes(|out, capacity| unsafe { f(self.0.handle, out, capacity) }, capacity)
+        bytes(
+            |out, capacity| unsafe { (self.ops().address)(self.0.handle, out, capacity) },
+            capacity,
+        )
     }
 
     /// Returns the length of the address, and whether a buffer of `capacity` bytes was overrun.
     pub(crate) fn address_into(&self, capacity: usize) -> (i64, bool) {
-        let Some(f) = self.ops().address else { return (0, false) };
-        let mut out = vec![CANARY; capacity + 64];
         // SAFETY: the interface is open, and the buffer is larger than stated.
-        let len = unsafe { f(self.0.handle, out.as_mut_ptr(), capacity) };
-        (len, out[capacity..].iter().any(|&b| b != CANARY))
+        overrun(|out, room| unsafe { (self.ops().address)(self.0.handle, out, room) }, capacity)
     }
 
     /// Asks for reachability; a refusal carries the reason.
     pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
-        let Some(f) = self.ops().reachable else { return Err(Status::Unsupported.into()) };
         let _call = call("reachable");
         let guarded = Guarded::bytes(address);
         // SAFETY: the interface is open; the address is borrowed for the call.
-        let code = unsafe { f(self.0.handle, guarded.as_ptr(), address.len()) };
+        let code =
+            unsafe { (self.ops().reachable)(self.0.handle, guarded.as_ptr(), address.len()) };
         self.provider().check(code).map(|_| ())
     }
 
@@ -99,20 +97,21 @@ impl Interface {
             ..EndpointParams::empty()
         };
         let _call = call("connect");
-        let f = self.ops().connect.ok_or(Status::Unsupported)?;
         let mut handle = ptr::null_mut();
         // SAFETY: the interface is open; the record is complete, and its pointers are borrowed for the call.
-        let _ = provider.check(unsafe { f(self.0.handle, &params, &mut handle) })?;
+        let _ =
+            provider.check(unsafe { (self.ops().connect)(self.0.handle, &params, &mut handle) })?;
         Ok(Endpoint::of(self.clone(), handle))
     }
 
     /// Polls once for at most `max` events.
     pub(crate) fn poll(&self, max: usize) -> Result<Vec<Received>, Status> {
         let _call = call("poll");
-        let f = self.ops().poll.ok_or(Status::Unsupported)?;
         let mut events = vec![Event::empty(); max];
         // SAFETY: the interface is open, and the array has `max` events.
-        let count = status(unsafe { f(self.0.handle, events.as_mut_ptr(), max as u32) })? as usize;
+        let count =
+            status(unsafe { (self.ops().poll)(self.0.handle, events.as_mut_ptr(), max as u32) })?
+                as usize;
         assert!(count <= max, "poll returned {count} events in an array of {max}");
         // SAFETY: the payloads are valid until the next poll.
         Ok(events[..count].iter().map(|event| unsafe { Received::of(event) }).collect())
@@ -121,13 +120,12 @@ impl Interface {
     /// Polls once into an array in which every byte was [`CANARY`].
     pub(crate) fn poll_into_used_room(&self, max: usize) -> Result<Vec<Event>, Status> {
         let _call = call("poll");
-        let f = self.ops().poll.ok_or(Status::Unsupported)?;
         let mut events = vec![Event::empty(); max];
         // SAFETY: the events are plain numbers and a pointer that is not dereferenced; the interface is open, and the array has
         // `max` events.
         let count = status(unsafe {
             ptr::write_bytes(events.as_mut_ptr(), CANARY, max);
-            f(self.0.handle, events.as_mut_ptr(), max as u32)
+            (self.ops().poll)(self.0.handle, events.as_mut_ptr(), max as u32)
         })?;
         events.truncate(count as usize);
         Ok(events)
@@ -149,46 +147,39 @@ impl Interface {
     /// Posts a flush of all endpoints of the interface.
     pub(crate) fn flush(&self, cookie: u64) -> Result<i64, Status> {
         let _call = call("flush of the interface");
-        let f = self.ops().flush.ok_or(Status::Unsupported)?;
         // SAFETY: the interface is open.
-        status(unsafe { f(self.0.handle, cookie) }.into())
+        status(unsafe { (self.ops().flush)(self.0.handle, cookie) }.into())
     }
 
     /// Prepares to sleep. Returns `true` if the caller may sleep.
     pub(crate) fn arm(&self) -> Result<bool, Status> {
         let _call = call("arm");
-        let f = self.ops().arm.ok_or(Status::Unsupported)?;
         // SAFETY: the interface is open.
-        Ok(status(unsafe { f(self.0.handle) }.into())? == 0)
+        Ok(status(unsafe { (self.ops().arm)(self.0.handle) }.into())? == 0)
     }
 
     pub(crate) fn event_fd(&self) -> Result<i32, Status> {
         let _call = call("event_fd");
-        let f = self.ops().event_fd.ok_or(Status::Unsupported)?;
         // SAFETY: the interface is open.
-        Ok(status(unsafe { f(self.0.handle) }.into())? as i32)
+        Ok(status(unsafe { (self.ops().event_fd)(self.0.handle) }.into())? as i32)
     }
 
     pub(crate) fn release(&self, token: u64) {
-        if let Some(f) = self.ops().release {
-            // SAFETY: the interface is open; the token came with a lent payload and is returned once.
-            unsafe { f(self.0.handle, token) }
-        }
+        // SAFETY: the interface is open; the token came with a lent payload and is returned once.
+        unsafe { (self.ops().release)(self.0.handle, token) }
     }
 
     pub(crate) fn hang_up(&self, peer: u64) -> Result<(), Status> {
         let _call = call("hang_up");
-        let f = self.ops().hang_up.ok_or(Status::Unsupported)?;
         // SAFETY: the interface is open; the call accepts any number.
-        status(unsafe { f(self.0.handle, peer) }.into()).map(drop)
+        status(unsafe { (self.ops().hang_up)(self.0.handle, peer) }.into()).map(drop)
     }
 
     pub(crate) fn memory_use(&self) -> Result<MemoryUse, Status> {
         let _call = call("memory");
-        let f = self.ops().memory.ok_or(Status::Unsupported)?;
         let mut record = MemoryUse { size: size_of::<MemoryUse>(), ..MemoryUse::default() };
         // SAFETY: the interface is open, and the record's size is set.
-        let _ = status(unsafe { f(self.0.handle, &mut record) }.into())?;
+        let _ = status(unsafe { (self.ops().memory)(self.0.handle, &mut record) }.into())?;
         Ok(record)
     }
 }

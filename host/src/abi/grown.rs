@@ -27,7 +27,7 @@ pub(crate) fn grown(mut call: impl FnMut(*mut u8, usize) -> i64) -> Result<Vec<u
 
 /// The reason for a missing list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unlisted {
+pub enum Unlisted {
     /// The slot said so.
     Code(i32),
     /// It has written beside the room that it was given.
@@ -35,7 +35,7 @@ pub(crate) enum Unlisted {
 }
 
 /// Calls a slot that writes a list, asking first how long it is. Every record's `size` is that of `empty`.
-pub(crate) fn listed<T: Copy>(
+pub fn listed<T: Copy>(
     empty: T,
     mut call: impl FnMut(*mut T, usize, *mut usize) -> i32,
 ) -> Result<Vec<T>, Unlisted> {

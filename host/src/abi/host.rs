@@ -40,10 +40,10 @@ struct Open {
     settings: Arc<dyn Settings>,
 }
 
-/// The state behind a provider's host functions. The object's address is a multiple of [`GENERATIONS`]: the low bits of a table's
+/// The state behind a provider's host functions. The object's address is a multiple of `GENERATIONS`: the low bits of a table's
 /// `context` hold a number.
 #[repr(align(1024))]
-pub(crate) struct Services {
+pub struct Services {
     /// The table, which is never freed, and is changed only while no provider uses it.
     host: UnsafeCell<Host>,
     /// The number of times that the table was opened, and the current provider.
@@ -73,7 +73,7 @@ static UNUSED: Mutex<BTreeMap<String, VecDeque<&'static Services>>> = Mutex::new
 
 impl Services {
     /// Opens a host table for one provider. The table stays valid for the life of the process.
-    pub(crate) fn open(
+    pub fn open(
         provider: &str,
         log: Arc<Log<LogLine>>,
         settings: Arc<dyn Settings>,
@@ -128,7 +128,7 @@ impl Services {
 
     /// Returns the reason that the entry function failed with this status: a value that was refused with it, or the last report.
     /// The flag is set if a value is the cause.
-    pub(crate) fn take_words(&self, status: Status) -> (bool, Option<String>) {
+    pub fn take_words(&self, status: Status) -> (bool, Option<String>) {
         let Words { refused, reported } = std::mem::take(&mut *lock(&self.words));
         let reported = reported.filter(|words| !words.is_empty());
         let is_invalid = status == Status::Invalid;
@@ -140,6 +140,12 @@ impl Services {
         }
     }
 
+    /// Checks whether a declaration was refused, so that the entry function has to fail.
+    #[must_use]
+    pub fn has_refused(&self) -> bool {
+        lock(&self.words).refused.is_some()
+    }
+
     /// Returns the text about a refused value.
     pub(crate) fn refused_value(&self) -> Option<String> {
         let refused = lock(&self.words).refused.take();
@@ -147,7 +153,7 @@ impl Services {
     }
 
     /// Publishes the declarations, after the provider has started, or would have started except for a refused value.
-    pub(crate) fn tell_declared(&self) {
+    pub fn tell_declared(&self) {
         let declared = std::mem::take(&mut *lock(&self.declared));
         if let Some(open) = self.now() {
             declared.iter().for_each(|variable| open.settings.declared(&open.provider, variable));
@@ -162,7 +168,7 @@ impl Services {
 
     /// Handles the end of the provider: releases its settings and log, disables its calls, and lets a later provider reuse the
     /// memory.
-    pub(crate) fn close(&'static self) {
+    pub fn close(&'static self) {
         let ended = self.open.write().unwrap_or_else(PoisonError::into_inner).1.take();
         let Some(ended) = ended else { return };
         self.declarations.clear();

@@ -16,8 +16,14 @@ pub struct RawEndpoint {
 
 impl RawEndpoint {
     /// Makes an endpoint from a handle that `connect` has just returned.
-    pub(crate) fn new(handle: *mut c_void, table: &'static EndpointTable) -> RawEndpoint {
+    pub fn new(handle: *mut c_void, table: &'static EndpointTable) -> RawEndpoint {
         RawEndpoint { handle, table }
+    }
+
+    /// Returns the provider's handle.
+    #[must_use]
+    pub fn handle(&self) -> *mut c_void {
+        self.handle
     }
 
     /// Makes an endpoint without a peer, for a lane that failed or is not connected yet.

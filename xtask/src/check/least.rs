@@ -11,7 +11,7 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline-bad-providers", 54),
     ("tieline-capi", 14),
     ("tieline-choose", 76),
-    ("tieline-conformance", 6),
+    ("tieline-conformance", 3),
     ("tieline-config", 56),
     ("tieline-explain", 4),
     ("tieline-fake", 235),
