@@ -15,7 +15,7 @@ use super::{Counters, backoff, help, owed, peers};
 use crate::endpoint::{Endpoint, EndpointState, queued::SharedCopy};
 use crate::exit;
 use crate::interface::{InterfaceSlot, PeerId, Said};
-use crate::message::Message;
+use crate::message::{Inbox, Message};
 use crate::op::Id;
 use crate::op::slab::Slab;
 use crate::proto::torn::Torn;
@@ -109,6 +109,8 @@ pub(crate) struct WorkerState {
     pub(super) shown: Shown,
     /// The last address of each interface. The addresses are separate from the interfaces, so that a poll touches little memory.
     pub(super) said: Vec<Said>,
+    /// The part that messages use.
+    pub(crate) inbox: Inbox,
     /// The shared state, declared last: the fields above that point into providers are dropped before the interfaces.
     pub(crate) shared: Rc<Shared>,
 }
@@ -183,6 +185,8 @@ impl WorkerState {
         };
         // The progress thread's worker holds no lease on the thread itself.
         let shown = Shown::new(core.live_page(), lease.is_none());
+        let (fast, slow) = (Rounds::of(polled(false).into_iter()), polled(true));
+        let shared = Rc::new(Shared::new(core.clone(), lease, id, interfaces)?);
         let inner = WorkerState {
             closed: Cell::new(false),
             used_by: Arc::new(AtomicUsize::new(exit::thread_number())),
@@ -196,8 +200,8 @@ impl WorkerState {
             news: RefCell::default(),
             doubted: RefCell::default(),
             peers: RefCell::default(),
-            fast: Rounds::of(polled(false).into_iter()),
-            slow: polled(true),
+            fast,
+            slow,
             slow_in: Cell::new(0),
             hot: Cell::new(0),
             pause: Cell::new(1),
@@ -226,7 +230,8 @@ impl WorkerState {
             names: Answers::default(),
             shown,
             said: words,
-            shared: Rc::new(Shared::new(core, lease, id, interfaces)?),
+            inbox: Inbox::new(shared.clone()),
+            shared,
         };
         inner.show_first();
         Ok(inner)
