@@ -3,9 +3,7 @@
 use super::abi::LeftOver;
 use super::announced::Announcements;
 use super::arrivals::{Doubt, PeerEvent};
-use super::names::Answers;
 use super::rounds::Rounds;
-use super::services::Listener;
 use super::shown::Shown;
 use super::threads::Signal;
 use super::watched::Watched;
@@ -29,7 +27,7 @@ use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use tieline_lookup::{ServiceLimits, Services};
+use tieline_lookup::{Arrival, NameService, ServiceLimits, Services};
 use tieline_plugin_api::caps;
 
 pub(super) type Handler = Box<dyn Fn(&Message<'_>)>;
@@ -114,6 +112,21 @@ pub(crate) struct WorkerState {
     /// The shared state, declared last: the fields above that point into providers are dropped before the interfaces.
     pub(crate) shared: Rc<Shared>,
 }
+
+/// The names for which a worker answers.
+#[derive(Default)]
+pub(super) struct Answers {
+    /// The context's listener, if the worker has a name; the worker then answers for all names of the context.
+    pub(super) own: RefCell<Option<Arc<NameService>>>,
+    /// Whether this is the progress thread's worker, which answers for every name of the context.
+    pub(super) for_all: Cell<bool>,
+    /// How many lookups of its own are open. Their sockets are not in the worker's poller.
+    pub(super) open: Cell<usize>,
+}
+
+/// The listener of a service. While the services are borrowed, nothing is sent, and no listener runs or is dropped: all of these may
+/// access the services again.
+pub(super) type Listener = Rc<dyn Fn(PeerId, Arrival)>;
 
 /// A queue through which other threads submit tasks. Except for `run`, which may call any function, its functions borrow nothing of
 /// the worker.
