@@ -4,7 +4,7 @@
 
 pub(crate) use crate::registry::abi::events::{Polled, payload};
 
-use super::Message;
+use super::{Inbox, Message};
 use crate::interface::InterfaceSlot;
 use crate::shared::Shared;
 use std::cell::Cell;
@@ -59,11 +59,11 @@ impl LentMessage<'_> {
     #[inline]
     pub(crate) fn hand_to(
         self,
-        shared: &Rc<Shared>,
+        inbox: &Inbox,
         interface: usize,
         handler: impl FnOnce(&Message<'_>),
     ) {
-        let mut message = Return(Message::new(&self.0, shared, interface));
+        let mut message = Return(Message::new(&self.0, inbox, interface));
         message.0.lent = Some(GoesBack(()));
         handler(&message.0);
     }
@@ -102,7 +102,7 @@ impl Message<'_> {
             data,
             len,
             token,
-            shared: self.shared.clone(),
+            shared: self.inbox.shared.clone(),
             interface: self.interface,
             readers,
         })
@@ -185,7 +185,7 @@ mod tests {
         let worker = context.worker().unwrap();
         let lent = Event { kind: event::MESSAGE, flags: event_flags::LENT, ..Event::empty() };
         let event = Polled::without_payload(lent);
-        let message = Message::new(&event, &worker.inner.shared, 0);
+        let message = Message::new(&event, &worker.inner.inbox, 0);
         assert!(message.keep_lent().is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! The receiving side of rendezvous messages (announced messages), until they are received.
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, EndpointState};
 use crate::interface::PeerId;
 use crate::proto::Origin;
 use crate::region::Region;
@@ -37,8 +37,11 @@ pub(crate) struct Announced {
     pub(crate) stage: Cell<Stage>,
 }
 
-/// The worker's functions that announcements call.
+/// The worker's functions that messages call.
 pub(crate) trait Taker {
+    /// Returns the application's endpoint to a peer.
+    fn endpoint_to(&self, peer: u32) -> Option<Rc<EndpointState>>;
+
     /// Posts the transfer of the message's first bytes into this memory.
     fn take(
         self: Rc<Self>,
@@ -133,7 +136,7 @@ impl Rendezvous {
     /// Returns the application's endpoint to the sender; see [`Message::endpoint`](crate::Message::endpoint).
     #[must_use]
     pub fn endpoint(&self) -> Option<Endpoint> {
-        super::endpoint_to(&self.shared, self.peer())
+        self.worker.upgrade()?.endpoint_to(self.inner.from.peer).map(Endpoint::new)
     }
 
     /// Receives the message's first `range.len()` bytes into a range of a region. The region may be a transient registration

@@ -12,15 +12,42 @@ use crate::endpoint::Endpoint;
 use crate::interface::InterfaceSlot;
 use crate::shared::Shared;
 use abi::{Lent, Polled, Readers};
-use std::cell::Cell;
+use announced::Taker;
+use std::cell::{Cell, OnceCell};
 use std::ffi::c_void;
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 /// The kind of the events by which the core passes rendezvous messages to handlers. The core passes no provider's event with this
 /// kind to a handler.
 pub(crate) const ANNOUNCED: u32 = u32::MAX;
+
+/// The part of a worker that its messages use.
+pub(crate) struct Inbox {
+    /// The worker itself.
+    pub(crate) worker: OnceCell<Weak<dyn Taker>>,
+    /// The rendezvous message whose handler runs.
+    pub(crate) current: Cell<Option<Rendezvous>>,
+    shared: Rc<Shared>,
+}
+
+impl Inbox {
+    pub(crate) fn new(shared: Rc<Shared>) -> Inbox {
+        Inbox { worker: OnceCell::new(), current: Cell::default(), shared }
+    }
+
+    /// Returns a value whose drop removes the rendezvous message whose handler ran, even if the handler has panicked.
+    pub(crate) fn clear(&self) -> impl Drop + '_ {
+        struct Clear<'a>(&'a Inbox);
+        impl Drop for Clear<'_> {
+            fn drop(&mut self) {
+                drop(self.0.current.take());
+            }
+        }
+        Clear(self)
+    }
+}
 
 /// A received message, valid during the handler's call.
 ///
@@ -32,7 +59,7 @@ pub(crate) const ANNOUNCED: u32 = u32::MAX;
 /// not call [`Message::rendezvous`], the message is refused.
 pub struct Message<'a> {
     event: &'a Polled,
-    shared: &'a Rc<Shared>,
+    inbox: &'a Inbox,
     interface: usize,
     /// The readers of a lent payload, if it was kept. [`abi::LentMessage::hand_to`] takes this value. Only lent payloads pass
     /// through that function, so other messages need no check after the handler.
@@ -43,9 +70,9 @@ pub struct Message<'a> {
 
 impl<'a> Message<'a> {
     #[inline]
-    pub(crate) fn new(event: &'a Polled, shared: &'a Rc<Shared>, interface: usize) -> Message<'a> {
+    pub(crate) fn new(event: &'a Polled, inbox: &'a Inbox, interface: usize) -> Message<'a> {
         let kept = ManuallyDrop::new(Cell::new(None));
-        Message { event, shared, interface, kept, lent: None }
+        Message { event, inbox, interface, kept, lent: None }
     }
 
     /// Switches to the next message of the same batch. A payload that is not lent has no other readers.
@@ -55,7 +82,7 @@ impl<'a> Message<'a> {
     }
 
     fn slot(&self) -> &'a InterfaceSlot {
-        &self.shared.interfaces[self.interface]
+        &self.inbox.shared.interfaces[self.interface]
     }
 
     /// Returns the message id.
@@ -111,11 +138,7 @@ impl<'a> Message<'a> {
     /// not call this method, the message is refused when the handler returns. `None` for a message with a payload.
     #[must_use]
     pub fn rendezvous(&self) -> Option<Rendezvous> {
-        if !self.is_rendezvous() {
-            return None;
-        }
-        let worker = self.shared.senders.get()?.upgrade()?;
-        worker.take_announcement()?.downcast().ok().map(|announcement| *announcement)
+        if self.is_rendezvous() { self.inbox.current.take() } else { None }
     }
 
     /// Returns the payload, valid during the handler's call. The payload of a rendezvous message is empty.
@@ -146,7 +169,8 @@ impl<'a> Message<'a> {
     /// endpoint if there is none.
     #[must_use]
     pub fn endpoint(&self) -> Option<Endpoint> {
-        endpoint_to(self.shared, self.peer())
+        let worker = self.inbox.worker.get()?.upgrade()?;
+        worker.endpoint_to(self.peer().0).map(Endpoint::new)
     }
 
     /// Keeps the payload beyond the handler's call. If the transport lends its buffers, nothing is copied. A [rendezvous
@@ -158,13 +182,6 @@ impl<'a> Message<'a> {
         let payload = self.keep_lent().map_or_else(copied, Payload::Lent);
         KeptMessage { id: self.id(), header: self.header(), peer: self.peer(), payload }
     }
-}
-
-/// Returns the application's endpoint to a peer, if there is one.
-fn endpoint_to(shared: &Shared, peer: PeerId) -> Option<Endpoint> {
-    let worker = shared.senders.get()?.upgrade()?;
-    let inner = worker.endpoint_to(peer.0)?.downcast().ok()?;
-    Some(Endpoint::new(inner))
 }
 
 enum Payload {

@@ -17,8 +17,8 @@ use crate::sys::ForkGuard;
 use crate::{Error, Status};
 use orphans::Orphans;
 use std::any::Any;
-use std::cell::{Cell, OnceCell, RefCell};
-use std::rc::{Rc, Weak};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 use tieline_net::touch::Touch;
 use tieline_plugin_api::abi::Iov;
@@ -30,15 +30,6 @@ pub(crate) const OPERATION_BYTES: usize = 64;
 /// The lease of a worker on the context's progress thread, which ends with its last lease.
 pub(crate) type Lease = dyn Any + Send + Sync;
 
-/// The lookup of the sender and the rendezvous message of the message in a handler. The worker implements this trait.
-pub(crate) trait Senders {
-    /// Returns the application's endpoint to a peer (`EndpointState`, which is built on this type).
-    fn endpoint_to(&self, peer: u32) -> Option<Rc<dyn Any>>;
-
-    /// The rendezvous message (a `Rendezvous`) whose handler runs; returned once.
-    fn take_announcement(&self) -> Option<Box<dyn Any>>;
-}
-
 /// The shared state of a worker. A holder of this value keeps the worker's interfaces open, even after the worker is closed.
 pub(crate) struct Shared {
     pub(crate) core: Arc<Core>,
@@ -46,8 +37,6 @@ pub(crate) struct Shared {
     /// The id of the worker.
     pub(crate) id: [u8; 16],
     guard: ForkGuard,
-    /// The worker itself, for queries about messages.
-    pub(crate) senders: OnceCell<Weak<dyn Senders>>,
     /// Whether a progress call is running, and possibly a handler inside it.
     pub(crate) in_progress: Cell<bool>,
     /// Whether the next progress call has work besides polling.
@@ -86,7 +75,6 @@ impl Shared {
             _lease: lease,
             id,
             guard: ForkGuard::new(),
-            senders: OnceCell::new(),
             in_progress: Cell::new(false),
             has_work: Cell::new(false),
             settling: Cell::new(false),

@@ -1,7 +1,7 @@
 //! The rendezvous messages (announcements) of peers. Each message is an entry of this table until it has ended, and the number of
 //! entries per peer is bounded. The bytes of a message are neither fetched nor allocated before the application requests them.
 
-use crate::message::announced::{Announced, Rendezvous, Stage};
+use crate::message::announced::{Announced, Stage};
 use crate::op::Id;
 use crate::proto::Origin;
 use crate::request::Request;
@@ -48,8 +48,6 @@ pub(super) struct Announcements {
     all: Cell<(usize, usize)>,
     /// The transfers in progress, by number.
     pub(super) taking: RefCell<HashMap<Id, Taking>>,
-    /// The announcement whose handler runs.
-    pub(super) current: Cell<Option<Rendezvous>>,
 }
 
 impl Announcements {
@@ -60,13 +58,7 @@ impl Announcements {
             peers: RefCell::default(),
             all: Cell::default(),
             taking: RefCell::default(),
-            current: Cell::default(),
         }
-    }
-
-    /// Returns the announcement whose handler runs; only the first call returns it.
-    pub(super) fn take_current(&self) -> Option<Rendezvous> {
-        self.current.take()
     }
 
     /// Returns the number of a peer's announcements.
@@ -146,17 +138,6 @@ impl Announcements {
     pub(super) fn taken_over(&self, endpoint: usize) -> usize {
         let taking = self.taking.borrow();
         taking.values().filter(|taking| taking.key.inner.endpoint.index == endpoint).count()
-    }
-
-    /// Returns a value whose drop removes the announcement whose handler ran, even if the handler has panicked.
-    pub(super) fn clear(&self) -> impl Drop + '_ {
-        struct Clear<'a>(&'a Announcements);
-        impl Drop for Clear<'_> {
-            fn drop(&mut self) {
-                drop(self.0.current.take());
-            }
-        }
-        Clear(self)
     }
 }
 

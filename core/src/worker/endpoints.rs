@@ -5,9 +5,7 @@ use crate::address::WorkerAddress;
 use crate::endpoint::{EndpointState, Owner, Route};
 use crate::op::Id;
 use crate::proto::Origin;
-use crate::shared::Senders;
 use crate::{Error, Status};
-use std::any::Any;
 use std::rc::Rc;
 
 impl WorkerState {
@@ -155,16 +153,6 @@ impl WorkerState {
         };
         drop(before);
         Ok(endpoint)
-    }
-}
-
-impl Senders for WorkerState {
-    fn endpoint_to(&self, peer: u32) -> Option<Rc<dyn Any>> {
-        Some(self.known_endpoint(peer)?)
-    }
-
-    fn take_announcement(&self) -> Option<Box<dyn Any>> {
-        Some(Box::new(self.announcements.take_current()?))
     }
 }
 

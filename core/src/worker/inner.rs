@@ -3,9 +3,7 @@
 use super::abi::LeftOver;
 use super::announced::Announcements;
 use super::arrivals::{Doubt, PeerEvent};
-use super::names::Answers;
 use super::rounds::Rounds;
-use super::services::Listener;
 use super::shown::Shown;
 use super::threads::Signal;
 use super::watched::Watched;
@@ -15,7 +13,7 @@ use super::{Counters, backoff, help, owed, peers};
 use crate::endpoint::{Endpoint, EndpointState, queued::SharedCopy};
 use crate::exit;
 use crate::interface::{InterfaceSlot, PeerId, Said};
-use crate::message::Message;
+use crate::message::{Inbox, Message};
 use crate::op::Id;
 use crate::op::slab::Slab;
 use crate::proto::torn::Torn;
@@ -29,7 +27,7 @@ use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use tieline_lookup::{ServiceLimits, Services};
+use tieline_lookup::{Arrival, NameService, ServiceLimits, Services};
 use tieline_plugin_api::caps;
 
 pub(super) type Handler = Box<dyn Fn(&Message<'_>)>;
@@ -109,9 +107,26 @@ pub(crate) struct WorkerState {
     pub(super) shown: Shown,
     /// The last address of each interface. The addresses are separate from the interfaces, so that a poll touches little memory.
     pub(super) said: Vec<Said>,
+    /// The part that messages use.
+    pub(crate) inbox: Inbox,
     /// The shared state, declared last: the fields above that point into providers are dropped before the interfaces.
     pub(crate) shared: Rc<Shared>,
 }
+
+/// The names for which a worker answers.
+#[derive(Default)]
+pub(super) struct Answers {
+    /// The context's listener, if the worker has a name; the worker then answers for all names of the context.
+    pub(super) own: RefCell<Option<Arc<NameService>>>,
+    /// Whether this is the progress thread's worker, which answers for every name of the context.
+    pub(super) for_all: Cell<bool>,
+    /// How many lookups of its own are open. Their sockets are not in the worker's poller.
+    pub(super) open: Cell<usize>,
+}
+
+/// The listener of a service. While the services are borrowed, nothing is sent, and no listener runs or is dropped: all of these may
+/// access the services again.
+pub(super) type Listener = Rc<dyn Fn(PeerId, Arrival)>;
 
 /// A queue through which other threads submit tasks. Except for `run`, which may call any function, its functions borrow nothing of
 /// the worker.
@@ -183,6 +198,8 @@ impl WorkerState {
         };
         // The progress thread's worker holds no lease on the thread itself.
         let shown = Shown::new(core.live_page(), lease.is_none());
+        let (fast, slow) = (Rounds::of(polled(false).into_iter()), polled(true));
+        let shared = Rc::new(Shared::new(core.clone(), lease, id, interfaces)?);
         let inner = WorkerState {
             closed: Cell::new(false),
             used_by: Arc::new(AtomicUsize::new(exit::thread_number())),
@@ -196,8 +213,8 @@ impl WorkerState {
             news: RefCell::default(),
             doubted: RefCell::default(),
             peers: RefCell::default(),
-            fast: Rounds::of(polled(false).into_iter()),
-            slow: polled(true),
+            fast,
+            slow,
             slow_in: Cell::new(0),
             hot: Cell::new(0),
             pause: Cell::new(1),
@@ -226,7 +243,8 @@ impl WorkerState {
             names: Answers::default(),
             shown,
             said: words,
-            shared: Rc::new(Shared::new(core, lease, id, interfaces)?),
+            inbox: Inbox::new(shared.clone()),
+            shared,
         };
         inner.show();
         Ok(inner)

@@ -166,8 +166,8 @@ impl Worker {
     pub(crate) fn open(core: Arc<Core>, lease: Option<Arc<Lease>>) -> Result<Worker, Error> {
         let inner = Rc::new(WorkerState::open(core, lease)?);
         inner.enter();
-        let senders: Weak<WorkerState> = Rc::downgrade(&inner);
-        let _ = inner.shared.senders.set(senders);
+        let worker: Weak<WorkerState> = Rc::downgrade(&inner);
+        let _ = inner.inbox.worker.set(worker);
         Ok(Worker { inner, lent: false })
     }
 

@@ -8,24 +8,12 @@ use crate::{ConnectError, Error};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tieline_lookup::{Lookup, NameService, WorkerName};
+use tieline_lookup::{Lookup, WorkerName};
 use tieline_plugin_api::Failure;
 
 /// A time longer than any wait.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// The names for which a worker answers.
-#[derive(Default)]
-pub(super) struct Answers {
-    /// The context's listener, if the worker has a name; the worker then answers for all names of the context.
-    own: RefCell<Option<Arc<NameService>>>,
-    /// Whether this is the progress thread's worker, which answers for every name of the context.
-    for_all: Cell<bool>,
-    /// How many lookups of its own are open. Their sockets are not in the worker's poller.
-    pub(super) open: Cell<usize>,
-}
 
 /// A lookup of the address of a named worker: see [`Worker::ask_name`]. Dropping the value abandons the lookup.
 pub struct NameCall {

@@ -157,12 +157,12 @@ impl WorkerState {
     pub(super) fn hand_on(self: &Rc<Self>, hand: Hand<'_>) {
         let index = hand.interface();
         let handlers = self.handlers.borrow();
-        let mut message = Message::new(Polled::NONE, &self.shared, index);
+        let mut message = Message::new(Polled::NONE, &self.inbox, index);
         hand.each(|event| {
             if event.kind == event::MESSAGE {
                 if let Some(Some(handler)) = handlers.get(event.id as usize) {
                     match event.lent() {
-                        Ok(lent) => lent.hand_to(&self.shared, index, handler),
+                        Ok(lent) => lent.hand_to(&self.inbox, index, handler),
                         Err(event) => {
                             message.turn_to(event);
                             handler(&message);

@@ -25,6 +25,7 @@
 
 pub use tieline_lookup::ServiceAnswer;
 
+use super::inner::Listener;
 use super::{Worker, WorkerState};
 use crate::address::WorkerAddress;
 use crate::endpoint::{Endpoint, queued::QueuedOp};
@@ -36,10 +37,6 @@ use std::fmt;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 use tieline_lookup::{Arrival, ServiceAction};
-
-/// The listener of a service. While the services are borrowed, nothing is sent, and no listener runs or is dropped: all of these may
-/// access the services again.
-pub(super) type Listener = Rc<dyn Fn(ServiceRequest)>;
 
 /// A request of a client for a service. Dropping the request without an answer rejects it.
 pub struct ServiceRequest {
@@ -171,7 +168,11 @@ impl Worker {
         on_request: impl Fn(ServiceRequest) + 'static,
     ) -> Result<(), Error> {
         self.inner.check_open()?;
-        self.inner.services.borrow_mut().listen(service, backlog, Rc::new(on_request))
+        let worker = Rc::downgrade(&self.inner);
+        let listener = move |peer, asked| {
+            on_request(ServiceRequest { worker: worker.clone(), peer, asked, answered: false });
+        };
+        self.inner.services.borrow_mut().listen(service, backlog, Rc::new(listener))
     }
 
     /// Stops listening for a service. Requests that wait are refused: [`ServiceCall::test`] returns an error at the client.
@@ -297,12 +298,9 @@ impl WorkerState {
                     let listener = self.services.borrow().listener(&asked.service);
                     let number = self.peers.borrow().known_number(&asked.peer);
                     let peer = PeerId(number.unwrap_or(u32::MAX));
-                    let worker = Rc::downgrade(self);
-                    let request = ServiceRequest { worker, peer, asked, answered: false };
-                    match listener {
-                        Some(listener) => listener(request),
-                        // Dropping the request rejects it.
-                        None => drop(request),
+                    // Without a listener, the service has closed, which has refused the request.
+                    if let Some(listener) = listener {
+                        listener(peer, asked);
                     }
                 }
             }

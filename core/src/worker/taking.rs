@@ -7,7 +7,7 @@
 use super::WorkerState;
 use super::announced::Taking;
 use crate::PeerId;
-use crate::endpoint::{Endpoint, MAX_MESSAGE_ID};
+use crate::endpoint::{Endpoint, EndpointState, MAX_MESSAGE_ID};
 use crate::message::announced::{Announced, Rendezvous, Stage, Taker};
 use crate::message::{ANNOUNCED, Message};
 use crate::proto::announce::Announce;
@@ -74,9 +74,9 @@ impl WorkerState {
             cookie: announced.len as u64,
             ..**event
         });
-        self.announcements.current.set(Some(announcement));
-        let _clear = self.announcements.clear();
-        handler(&Message::new(&event, &self.shared, interface));
+        self.inbox.current.set(Some(announcement));
+        let _clear = self.inbox.clear();
+        handler(&Message::new(&event, &self.inbox, interface));
     }
 
     /// Handles a sender's withdrawal of a message; a sender that has ended waits for no answer.
@@ -227,6 +227,10 @@ impl WorkerState {
 }
 
 impl Taker for WorkerState {
+    fn endpoint_to(&self, peer: u32) -> Option<Rc<EndpointState>> {
+        self.known_endpoint(peer)
+    }
+
     fn take(
         self: Rc<Self>,
         announced: &Rc<Announced>,
