@@ -41,7 +41,6 @@ pub mod live;
 mod mem;
 pub mod message;
 mod names;
-mod op;
 mod proto;
 mod rank;
 mod registry;
@@ -58,6 +57,7 @@ use tieline_config as config;
 use tieline_config::select;
 pub use tieline_explain::record as explain;
 pub use tieline_job as job;
+use tieline_order as op;
 use tieline_wireup::{self as wireup, wire};
 
 #[doc(hidden)]

@@ -19,6 +19,7 @@ const TABLE: &str = include_str!("../promises.txt");
 const NEAR: &[(&str, &[&str])] = &[
     ("core/", &["tieline", "tieline-fake tieline-bad-providers", ABOVE, LAST]),
     ("net/", &["tieline-net", "tieline-provider-tcp tieline-provider-verbs tieline-job", LAST]),
+    ("order/", &["tieline-order", "tieline tieline-fake", LAST]),
     ("providers/memory-file/", &["tieline-memory-file tieline-provider-shm-cma", SHM, LAST]),
     ("providers/shm-knem/", &["tieline-provider-shm-knem"]),
     ("providers/shm/", &[SHM, "tieline tieline-fake tieline-runtime", LAST]),

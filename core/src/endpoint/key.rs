@@ -2,14 +2,14 @@
 
 use super::EndpointState;
 use super::fast_path::FastPath;
-use super::order::way;
 use super::rails::{SHARED_FROM, split};
 use super::route::ModulePair;
+use crate::Status;
 use crate::mem::key::KeyRecord;
+use crate::op::way;
 use crate::proto::emulate::Target;
 use crate::region::Access;
 use crate::registry::abi::RawEndpoint;
-use crate::{Error, Status};
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::rc::Rc;
@@ -483,27 +483,6 @@ impl KeyInner {
 
     pub(super) fn target(&self, offset: u64) -> Target {
         Target { region: self.record.region, generation: self.record.generation, offset }
-    }
-
-    /// Checks range and rights against the key.
-    pub(crate) fn check(&self, offset: u64, len: u64, needed: Access) -> Result<(), Error> {
-        if !self.record.access.allows(needed) {
-            return Err(Error::new(
-                Status::KeyRejected,
-                format!("{} a remote region", needed.operation()),
-                "its key does not carry that right",
-                "the region's owner gives the right when it allocates or registers the memory",
-            ));
-        }
-        match offset.checked_add(len) {
-            Some(end) if end <= self.record.len => Ok(()),
-            _ => Err(Error::new(
-                Status::OutOfRange,
-                format!("bytes {offset}..{} of a remote region", offset.saturating_add(len)),
-                format!("it has {} bytes", self.record.len),
-                "use a range inside the region",
-            )),
-        }
     }
 
     /// Replaces a lane that failed for this pair of processes (the kernel refuses it from this time on) by the next best one.

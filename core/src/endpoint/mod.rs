@@ -26,7 +26,6 @@ mod known_keys;
 mod lanes;
 mod native;
 mod notify;
-mod order;
 mod packing;
 mod pieces;
 mod pointer;
@@ -65,7 +64,8 @@ pub(crate) use status::short;
 pub use strided::Blocks;
 
 use crate::explain::Record;
-use crate::op::{Kind, Pieces};
+use crate::mem::pieces::Pieces;
+use crate::op::Kind;
 use crate::proto::id;
 use crate::region::Region;
 use crate::registry::abi::PackBuffer;

@@ -57,7 +57,7 @@ impl Endpoint {
             if code == OK {
                 return Ok(Outcome::Done(0));
             }
-        } else if fast.is_short(len) && self.may_take_fast_path(key) {
+        } else if fast.is_short(len) {
             match self.inner.post_short(key, from, len, offset, completion) {
                 Ok(outcome) => return Ok(outcome),
                 Err(said) => code = said,
@@ -88,7 +88,7 @@ impl Endpoint {
             AtOnce::NotTried => OK,
             AtOnce::Refused(Tried(code), _) => code,
         };
-        if key.inner.fast.is_short(data.len()) && self.may_take_fast_path(key) {
+        if key.inner.fast.is_short(data.len()) {
             let from = data.as_ptr().cast_mut();
             match self.inner.post_short(key, from, data.len(), offset, Completion::Remote) {
                 Ok(outcome) => return Ok(outcome),

@@ -189,7 +189,7 @@ impl WorkerState {
                 found.push(endpoint);
             }
         }
-        (found, endpoints.len())
+        (found, endpoints.count())
     }
 
     /// Returns the worker's counters.

@@ -19,7 +19,7 @@ const KNOWN: &[(&str, usize, &str)] = &[
 ];
 
 /// The sources of the programs and libraries that a forked child may run.
-const PLACES: &str = "capi/src config/src core/src explain/src job/src net/src plugin-api/src providers tag/src tools/src wireup/src";
+const PLACES: &str = "capi/src config/src core/src explain/src job/src net/src order/src plugin-api/src providers tag/src tools/src wireup/src";
 
 /// Returns the statics for which a forked child could wait forever.
 pub(super) fn locked_for_ever(texts: &[(String, String)]) -> Vec<String> {

@@ -84,7 +84,7 @@ const GIVEN: &[&str] = &[
 ];
 
 const PLACES: &str = "README.md ARCHITECTURE.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs include capi config conformance contrib explain \
-    core job net packaging plugin-api providers python tag tests tools wireup xtask";
+    core job net order packaging plugin-api providers python tag tests tools wireup xtask";
 
 /// A flagged sentence or a name.
 struct Flag {
