@@ -89,17 +89,16 @@ impl<H: Copy + Default, C: Default> Page<H, C> {
     }
 }
 
-#[cfg(any(test, feature = "test-hooks"))]
 thread_local! {
-    /// The number of table places that this thread has examined. Tests use the count as a measure of an operation's cost that is
-    /// independent of the machine.
+    /// The number of table places that this thread has examined, in builds with debug assertions. Tests use the count as a measure
+    /// of an operation's cost that is independent of the machine.
     pub static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Counts the examination of a place, in tests only.
+/// Counts the examination of a place, in builds with debug assertions.
 #[inline(always)]
 pub fn look() {
-    #[cfg(any(test, feature = "test-hooks"))]
+    #[cfg(debug_assertions)]
     LOOKS.set(LOOKS.get() + 1);
 }
 
