@@ -47,22 +47,6 @@ pub struct Asked {
     pub len: u64,
 }
 
-impl Asked {
-    #[inline(always)]
-    pub(crate) fn check(&self) -> Result<(), Refused> {
-        if !self.own_memory {
-            return Err(Refused::Memory);
-        }
-        if !self.open {
-            return Err(Refused::Endpoint);
-        }
-        if !self.own_key {
-            return Err(Refused::Key);
-        }
-        self.grant.check(self.right, self.offset, self.len)
-    }
-}
-
 /// The reason why an operation is not admitted. The conditions are checked in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {

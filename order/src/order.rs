@@ -57,7 +57,16 @@ impl Order {
     /// The first condition that is not met.
     #[inline(always)] // every put over a device passes this check
     pub fn admit(&self, asked: &Asked, way: Option<u64>) -> Result<(), Refused> {
-        asked.check()?;
+        if !asked.own_memory {
+            return Err(Refused::Memory);
+        }
+        if !asked.open {
+            return Err(Refused::Endpoint);
+        }
+        if !asked.own_key {
+            return Err(Refused::Key);
+        }
+        asked.grant.check(asked.right, asked.offset, asked.len)?;
         if way.is_none_or(|way| self.passes(way)) { Ok(()) } else { Err(Refused::Fence) }
     }
 

@@ -138,10 +138,14 @@ impl<B> Table<B> {
 
     /// Opens an operation that ends after one event. `Again`: the endpoint already has `limit` open operations.
     pub fn open(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
+        self.open_with(owner, kind, 0)
+    }
+
+    fn open_with(&mut self, owner: usize, kind: Kind, flags: u16) -> Result<Id, Status> {
         if self.open_of(owner) >= self.limit as usize {
             return Err(Status::Again);
         }
-        self.insert(owner, kind, 0)
+        self.insert(owner, kind, flags)
     }
 
     /// Opens an operation that the core posts for itself. The limit does not apply, since the operation that it serves is counted.
@@ -367,7 +371,7 @@ impl<B> Table<B> {
         let value = match result {
             Ok(value) => value,
             Err(error) => {
-                self.note_error(id, error);
+                self.spoil(id, error);
                 let list = self.list(owner);
                 if bare && list.bare.len() < MOST_BARE {
                     list.bare.push(id);
@@ -380,7 +384,8 @@ impl<B> Table<B> {
         }
     }
 
-    fn note_error(&mut self, id: Id, error: Error) {
+    /// Records an error of an operation, which ends with the first one.
+    pub fn spoil(&mut self, id: Id, error: Error) {
         if let Some(cold) = self.cold_mut(id) {
             let _ = cold.error.get_or_insert(error);
         }

@@ -40,7 +40,7 @@ impl EndpointState {
         }
         let way = fast.way.get();
         let access = (transfer.needed(), offset, len);
-        let open = self.may_post_memory();
+        let open = self.may_try_memory();
         self.admit(open, &key.inner, local.region(), access, Some(way)).map_err(|_| OK)?;
         // Memory in pieces has no address of its own, so it takes the slow path.
         let memory = self.hold_memory(transfer).map_err(|_| OK)?;

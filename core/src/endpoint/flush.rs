@@ -107,14 +107,8 @@ impl EndpointState {
         let covered = self.order.cover();
         // Queued operations may complete locally on any lane.
         let lanes = if self.queue_len() > 0 { u64::MAX } else { covered };
-        self.shared.with_ops(|ops| {
-            if let Some(control) = self.open_control().filter(|c| ops.open_of(c.index) > 0) {
-                if let Ok(part) = ops.open_part(id, control.index, Kind::Flush) {
-                    ops.start_flush(part, 0, None);
-                }
-            }
-            ops.start_flush(id, lanes, late);
-        });
+        self.wait_for_control(id);
+        self.shared.with_ops(|ops| ops.start_flush(id, lanes, late));
     }
 
     /// Starts the flush of these lanes, each of which completes when its operations are complete at the target. `true`: all flushes

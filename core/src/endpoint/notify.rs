@@ -286,7 +286,7 @@ impl EndpointState {
     }
 
     /// Makes this operation wait for the operations to the peer's service worker.
-    fn wait_for_control(&self, request: Id) {
+    pub(super) fn wait_for_control(&self, request: Id) {
         let Some(control) = self.open_control() else { return };
         self.shared.with_ops(|ops| {
             if ops.open_of(control.index) == 0 {

@@ -135,17 +135,21 @@ pub(crate) enum Posted {
 
 impl EndpointState {
     /// Checks whether memory operations may be posted now rather than queued: there is no barrier in the queue.
-    #[inline]
-    pub(crate) fn may_post_memory(&self) -> bool {
-        match self.state.get() {
-            State::Ready => true,
-            State::New => self.queue_len() == 0,
-            State::Failed | State::Closed | State::Queueing => false,
-        }
+    #[inline(always)]
+    pub(super) fn may_post_memory(&self) -> bool {
+        let is_idle = || self.queue.try_borrow().is_ok_and(|queue| queue.is_empty());
+        let state = self.state.get();
+        state == State::Ready || (state == State::New && is_idle())
+    }
+
+    /// Checks the same, and that the calling process made the endpoint.
+    #[inline(always)]
+    pub(super) fn may_try_memory(&self) -> bool {
+        self.may_post_memory() && self.shared.same_process()
     }
 
     /// Decides whether an operation may be posted; see [`Order::admit`](crate::op::Order::admit). `open`: whether this endpoint
-    /// takes such operations. `access`: right, offset and length.
+    /// takes it, in the calling process. `access`: right, offset and length.
     #[inline(always)]
     pub(super) fn admit(
         &self,
@@ -157,7 +161,7 @@ impl EndpointState {
     ) -> Result<(), Refused> {
         let asked = Asked {
             own_memory: local.is_none_or(|local| self.owns(local)),
-            open: open && self.shared.same_process(),
+            open,
             own_key: std::ptr::eq(&raw const *key.endpoint, self),
             grant: key.record.grant(),
             right: needed.bits(),
@@ -174,7 +178,8 @@ impl EndpointState {
         local: Option<&Region>,
         access: (Access, u64, usize),
     ) -> Result<(), Error> {
-        let admitted = self.admit(self.is_open(), &key.inner, local, access, None);
+        let open = self.is_open() && self.shared.same_process();
+        let admitted = self.admit(open, &key.inner, local, access, None);
         admitted.map_err(|refused| self.not_admitted(refused, key, access))?;
         key.inner.resolve_now_and_then();
         Ok(())

@@ -221,8 +221,7 @@ impl Endpoint {
     /// process made the endpoint. A fence needs no check, because earlier operations on this path are complete.
     #[inline]
     pub(super) fn may_take_fast_path(&self, key: &RemoteKey) -> bool {
-        let ep = &*self.inner;
-        self.has(key) && ep.may_post_memory() && ep.shared.same_process()
+        self.has(key) && self.inner.may_try_memory()
     }
 
     /// Checks whether a key was imported on this endpoint.

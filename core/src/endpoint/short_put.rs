@@ -44,7 +44,7 @@ impl EndpointState {
         }
         let way = fast.way.get();
         let access = (Access::WRITE, offset, len);
-        self.admit(self.may_post_memory(), &key.inner, None, access, Some(way)).map_err(|_| OK)?;
+        self.admit(self.may_try_memory(), &key.inner, None, access, Some(way)).map_err(|_| OK)?;
         let iov = Iov::new(from, len);
         if completion == Completion::Local {
             let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Local);

@@ -160,7 +160,7 @@ impl WorkerState {
             thread: thread_id(),
             polls: self.shown.polls.get(),
             pending: ops.open_count(),
-            untaken: ops.untaken(),
+            untaken: ops.completed_count(),
             owed: self.owed.len(),
             peers: self.peers.borrow().len(),
             endpoints,

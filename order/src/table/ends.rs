@@ -186,11 +186,6 @@ impl<B> Table<B> {
         std::iter::successors(self.slab.at(last as usize), before).collect()
     }
 
-    /// Records an error that does not result from the operation's parts. The operation ends with this error.
-    pub fn spoil(&mut self, id: Id, error: Error) {
-        self.note_error(id, error);
-    }
-
     pub(super) fn ids_of(&self, owner: usize, only: impl Fn(&Hot) -> bool) -> Vec<Id> {
         let first = self.lists.get(owner).map_or(NONE, |list| list.first);
         self.ids_from(first, only)
@@ -210,7 +205,7 @@ impl<B> Table<B> {
 
     /// Cancels an operation of which nothing has taken effect. The operation ends with this error, and no flush reports it.
     pub fn cancel(&mut self, id: Id, error: Error) {
-        self.note_error(id, error.clone());
+        self.spoil(id, error.clone());
         let Some(hot) = self.open_hot(id) else { return };
         hot.set(TOLD);
         self.end(id, 0, false, false);

@@ -72,7 +72,7 @@ impl<B> Table<B> {
         while let Some(id) = self.slab.at(at as usize) {
             let Some(&hot) = self.slab.get(id) else { break };
             if hot.is_kind(Kind::Flush) {
-                self.note_error(id, error.clone());
+                self.spoil(id, error.clone());
                 told = true;
             }
             at = hot.after;
@@ -123,7 +123,7 @@ impl<B> Table<B> {
     pub fn lost_lanes(&mut self, owner: usize, lanes: u64, error: &Error) -> bool {
         let mut flushes = self.flushes_over(owner, lanes);
         flushes.retain(|flush| self.is_asked_for(*flush));
-        flushes.iter().for_each(|flush| self.note_error(*flush, error.clone()));
+        flushes.iter().for_each(|flush| self.spoil(*flush, error.clone()));
         !flushes.is_empty()
     }
 

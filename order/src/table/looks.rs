@@ -33,17 +33,10 @@ impl<B> Table<B> {
         all.filter(|owner| self.open_of(*owner) + self.announced_of(*owner) > 0)
     }
 
-    /// Returns the number of tracked operations that have ended and were not taken.
-    pub fn untaken(&self) -> usize {
-        self.completed.len()
-    }
-
     /// Checks whether puts that are not posted to this interface may precede an operation. `None`: checks whether any puts may.
     pub fn other_puts_before(&self, id: Id, interface: Option<usize>) -> bool {
         use Kind::{Copy, Flush, Native, Put, Whole};
-        let before = |hot: &&Hot| self.slab.get(self.slab.at(hot.before as usize)?);
-        let nearest = self.slab.get(id).as_ref().and_then(before);
-        std::iter::successors(nearest, before).any(|hot| {
+        self.before(id).any(|hot| {
             let same = interface.is_some_and(|interface| hot.is_posted_to(interface));
             matches!(hot.kind(), Native | Put | Copy | Flush | Whole) && !same
         })
@@ -51,8 +44,12 @@ impl<B> Table<B> {
 
     /// Checks whether an operation posted to this interface precedes another one.
     pub fn posted_before(&self, id: Id, interface: usize) -> bool {
+        self.before(id).any(|hot| hot.is_posted_to(interface))
+    }
+
+    /// Returns the open operations before another one, the nearest first.
+    fn before(&self, id: Id) -> impl Iterator<Item = &Hot> {
         let before = |hot: &&Hot| self.slab.get(self.slab.at(hot.before as usize)?);
-        let nearest = self.slab.get(id).as_ref().and_then(before);
-        std::iter::successors(nearest, before).any(|hot| hot.is_posted_to(interface))
+        std::iter::successors(self.slab.get(id), before).skip(1)
     }
 }

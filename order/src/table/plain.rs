@@ -29,10 +29,7 @@ impl<B> Table<B> {
 
     /// Opens a plain operation for a message that waits in a queue.
     pub fn open_queued(&mut self, owner: usize) -> Result<Id, Status> {
-        if self.open_of(owner) >= self.limit as usize {
-            return Err(Status::Again);
-        }
-        self.insert(owner, Kind::Send, PLAIN)
+        self.open_with(owner, Kind::Send, PLAIN)
     }
 
     /// Opens an operation that is posted to this interface immediately and whose memory is kept until it has ended.

@@ -46,7 +46,7 @@ fn tracked_operations_are_listed_in_order_of_completion() {
     table.track_done(33, 6);
     assert!(table.part(asked, Ok(7)));
     table.track(asked, 44);
-    assert_eq!((table.completed_count(), table.untaken()), (4, 4));
+    assert_eq!(table.completed_count(), 4);
     let told: Vec<_> = std::iter::from_fn(|| table.take_completed()).collect();
     let io = Err(bare(Status::Io));
     assert_eq!(told, [(22, io), (11, Ok(5)), (33, Ok(6)), (44, Ok(7))]);

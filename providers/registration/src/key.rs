@@ -58,15 +58,13 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Makes the grant of an unpacked key.
+    /// Makes the grant of an unpacked key, whose addresses must not overflow.
     ///
     /// # Errors
-    /// `KeyRejected` if the addresses overflow.
+    /// `KeyRejected`.
     pub fn new(base: u64, len: u64, access: u64) -> Result<Grant, Failure> {
-        match base.checked_add(len) {
-            Some(_) => Ok(Grant { base, len, access }),
-            None => Err(rejected("describes no region")),
-        }
+        let end = base.checked_add(len);
+        end.map(|_| Grant { base, len, access }).ok_or_else(|| rejected("describes no region"))
     }
 
     /// Returns the remote address of `len` bytes at `offset`, if the key grants `right` and the region contains the whole range.
