@@ -36,7 +36,6 @@ mod interface;
 pub mod live;
 mod mem;
 pub mod message;
-mod op;
 mod proto;
 pub mod report;
 mod request;
@@ -53,6 +52,7 @@ use tieline_config::select;
 pub use tieline_explain::record as explain;
 use tieline_host as registry;
 pub use tieline_job as job;
+use tieline_order as op;
 use tieline_wireup::{self as wireup, wire};
 
 #[doc(hidden)]

@@ -22,6 +22,7 @@ const NEAR: &[(&str, &[&str])] = &[
     ("host/", &["tieline-host", "tieline tieline-fake tieline-bad-providers", ABOVE, LAST]),
     ("lookup/", &["tieline-lookup", "tieline tieline-fake", LAST]),
     ("net/", &["tieline-net", "tieline-provider-tcp tieline-provider-verbs tieline-job", LAST]),
+    ("order/", &["tieline-order", "tieline tieline-fake", LAST]),
     ("providers/memory-file/", &["tieline-memory-file tieline-provider-shm-cma", SHM, LAST]),
     ("providers/shm-knem/", &["tieline-provider-shm-knem"]),
     (

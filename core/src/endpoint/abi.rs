@@ -20,7 +20,7 @@ use super::queued::GatheredMessage;
 use super::record::RmaRecord;
 use super::{EndpointState, Lane};
 use crate::Status;
-use crate::op::{LocalBuffer, Memory};
+use crate::mem::local::{LocalBuffer, Memory};
 use crate::sys::Span;
 use tieline_plugin_api::abi::Atomic;
 

@@ -8,7 +8,9 @@
 use super::queued::QueuedOp;
 use super::{EndpointState, MAX_MESSAGE_ID, State};
 use crate::address::{ANNOUNCEMENTS, EXITS};
-use crate::op::{Id, Kind, LocalBuffer, Memory, Pieces};
+use crate::mem::local::{LocalBuffer, Memory};
+use crate::mem::pieces::Pieces;
+use crate::op::{Id, Kind};
 use crate::proto::announce::{Announce, NO_ANSWER};
 use crate::proto::id;
 use crate::region::{Access, Counted, Region};

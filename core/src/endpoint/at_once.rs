@@ -4,7 +4,7 @@
 //! provider's functions do not unwind. For an operation that did not complete, [`Tried`] tells the caller where to continue.
 
 use super::record::{AtomicOp, Completion, Width, atomic_op_record, rma_op};
-use super::{Endpoint, EndpointState, MAX_MESSAGE_ID, RemoteKey, State};
+use super::{Endpoint, MAX_MESSAGE_ID, RemoteKey, State};
 use crate::PostError;
 use crate::proto::emulate::AtomicCall;
 use crate::request::Outcome;
@@ -56,16 +56,6 @@ pub struct AtomicNumbers {
     pub operand: u64,
     /// The expected value of a compare-and-swap.
     pub compare: u64,
-}
-
-impl EndpointState {
-    /// Checks whether a put, get or atomic may be tried: as `may_post_memory`, and only in the process that made the endpoint.
-    #[inline(always)]
-    fn may_try_memory(&self) -> bool {
-        let is_idle = || self.queue.try_borrow().is_ok_and(|queue| queue.is_empty());
-        let state = self.state.get();
-        (state == State::Ready || (state == State::New && is_idle())) && self.shared.same_process()
-    }
 }
 
 impl Endpoint {

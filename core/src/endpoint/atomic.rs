@@ -7,11 +7,10 @@
 
 use super::EndpointState;
 use super::key::{ImportedKey, KeyInner, RemoteKey};
-use super::order::way;
 use super::post::Posted;
 use super::queued::{Failed, NativeAtomic, QueuedOp};
 use super::record::atomic_op_record;
-use crate::op::{Id, Kind};
+use crate::op::{Id, Kind, way};
 use crate::proto::emulate::{self, AtomicCall};
 use crate::proto::id;
 use crate::region::Access;
@@ -103,7 +102,7 @@ impl EndpointState {
         code: i32,
     ) -> Result<Outcome, PostError> {
         self.check_fast_path(key, code)?;
-        self.prepare(key, offset, call.width as usize, Access::ATOMIC)?;
+        self.prepare(key, None, (Access::ATOMIC, offset, call.width as usize))?;
         if offset % u64::from(call.width) != 0 {
             return Err(emulate::misaligned(offset, call.width).into());
         }
@@ -140,7 +139,7 @@ impl EndpointState {
                 }
             }
         }
-        let (key, call, fenced) = (key.inner.clone(), *call, self.fenced());
+        let (key, call, fenced) = (key.inner.clone(), *call, self.order.fenced());
         self.post(QueuedOp::Atomic(NativeAtomic {
             key,
             call,

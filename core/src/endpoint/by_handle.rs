@@ -19,6 +19,7 @@ use super::queued::QueuedOp;
 use super::{Endpoint, EndpointState};
 use crate::address::HANDLES;
 use crate::mem::key::KeyRecord;
+use crate::mem::local::LocalBuffer;
 use crate::proto::handles::key_request;
 use crate::proto::id;
 use crate::region::KeyHandle;
@@ -88,7 +89,8 @@ impl Endpoint {
         }
         ep.check_handles()?;
         let control = ep.emulates()?;
-        let opened = ep.shared.ops.borrow_mut().open_key(control.index, ep.id, handle);
+        let request = LocalBuffer::of_key_request(ep.id.raw(), handle);
+        let opened = ep.shared.ops.borrow_mut().open_key(control.index, request);
         let asked = opened.map_err(|status| ep.refused(status))?;
         control.post(QueuedOp::ask(id::KEY, asked, key_request(handle)));
         Ok(KeyLookup::Asked(control.outcome(asked)?))

@@ -4,13 +4,11 @@
 use super::EndpointState;
 use super::fast_path::FastPath;
 use super::key::ImportedKey;
-use super::post::{Local, Transfer};
+use super::post::Transfer;
 use super::rails::SHARED_FROM;
 use super::record::{Completion, rma_op};
-use crate::op::{LocalBuffer, Memory};
-use crate::region::Access;
+use crate::mem::local::{LocalBuffer, Memory};
 use crate::request::{Outcome, Request};
-use std::sync::Arc;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, PENDING};
 
@@ -32,7 +30,7 @@ impl EndpointState {
     /// the reason.
     pub(super) fn post_direct(&self, transfer: &Transfer<'_>) -> Result<Outcome, i32> {
         let &Transfer { put, local, at, len, key, offset, completion } = transfer;
-        let (fast, record) = (&key.inner.fast, &key.inner.record);
+        let fast = &key.inner.fast;
         if fast.asks.get() {
             key.inner.resolve_now_and_then();
         }
@@ -40,22 +38,11 @@ impl EndpointState {
         if len.wrapping_sub(1) >= fast.direct[usize::from(!put)].get() || transfer.is_small() {
             return Err(OK);
         }
-        let (way, fenced) = (fast.way.get(), self.order.fenced.get());
-        let needed = if put { Access::WRITE } else { Access::READ };
-        let inside = offset.checked_add(len as u64).is_some_and(|end| end <= record.len);
-        let own = std::ptr::eq(&raw const *key.inner.endpoint, self)
-            && match local {
-                Local::Region(region) => {
-                    Arc::ptr_eq(&region.inner.memory, &self.shared.core.memory)
-                }
-                Local::Bytes(_) => true,
-                Local::Pieces(_) => false,
-            };
-        let allowed = own && inside && record.access.allows(needed);
-        let waits = fenced != 0 && fenced != way || !self.may_post_memory();
-        if !allowed || waits || !self.shared.same_process() {
-            return Err(OK);
-        }
+        let way = fast.way.get();
+        let access = (transfer.needed(), offset, len);
+        let open = self.may_try_memory();
+        self.admit(open, &key.inner, local.region(), access, Some(way)).map_err(|_| OK)?;
+        // Memory in pieces has no address of its own, so it takes the slow path.
         let memory = self.hold_memory(transfer).map_err(|_| OK)?;
         let interface = fast.interface.get();
         let mut iov = Iov::new(memory.at(at, len).map_err(|_| OK)?, len);
@@ -71,9 +58,9 @@ impl EndpointState {
         if code != PENDING && code != OK {
             return self.not_pending(id, code);
         }
-        self.note_posted(way);
+        self.order.note_posted(way);
         if completion == Completion::Local {
-            self.order.local.set(self.order.local.get() | way);
+            self.order.note_local(way);
         }
         match code {
             PENDING => Ok(Outcome::Pending(Request::new(self.shared.clone(), id))),

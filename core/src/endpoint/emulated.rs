@@ -1,11 +1,11 @@
 //! Puts and gets over messages, for memory that no provider of this pair can access.
 
 use super::EndpointState;
-use super::order::way;
 use super::post::Transfer;
 use super::queued::{EmulatedPut, NativeOp, QueuedOp};
 use super::record::Completion;
-use crate::op::{Id, Kind, LocalBuffer};
+use crate::mem::local::LocalBuffer;
+use crate::op::{Id, Kind, way};
 use crate::proto::emulate::{self, Target};
 use crate::proto::id;
 use crate::request::Outcome;
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use crate::Context;
     use crate::endpoint::Completion;
-    use crate::op::Memory;
+    use crate::mem::local::Memory;
 
     #[test]
     fn a_transfer_whose_connection_did_not_come_about_goes_over_messages() -> Result<(), Error> {

@@ -9,11 +9,10 @@
 //! requests that lane to keep the order, and no operation waits. A later operation that takes another route first makes the fence
 //! strong. A strong fence is a flush for which later operations wait in the queue. The endpoint's next flush reports its failure.
 
-use super::order::way;
 use super::post::Posted;
 use super::queued::QueuedOp;
 use super::{EndpointState, ModulePair, State, WorkerCalls};
-use crate::op::{Id, Kind};
+use crate::op::{Fence, Id, Kind, way};
 use crate::registry::abi::RawEndpoint;
 use crate::request::{Outcome, Request};
 use crate::shared::Shared;
@@ -30,40 +29,18 @@ impl EndpointState {
     /// be queued after the fence. Open the operation after this call, because the fence waits for every operation that is open.
     #[inline]
     pub(super) fn may_go(&self, ways: u64) -> bool {
-        let fenced = self.order.fenced.get();
-        if fenced != 0 && fenced != ways {
+        if !self.order.passes(ways) {
             return self.make_fence_strong(ways);
         }
-        self.note_posted(ways);
+        self.order.note_posted(ways);
         true
-    }
-
-    #[inline]
-    pub(super) fn note_posted(&self, ways: u64) {
-        self.order.posted.set(self.order.posted.get() | ways);
-    }
-
-    /// Returns the routes that fences take into account.
-    #[inline]
-    pub(super) fn ways_posted(&self) -> u64 {
-        self.order.posted.get()
-    }
-
-    /// Restores the routes that fences knew before an operation was declined on another route.
-    pub(super) fn went_nowhere(&self, before: u64) {
-        self.order.posted.set(before);
     }
 
     #[cold]
     fn make_fence_strong(&self, ways: u64) -> bool {
         self.strong_fence();
-        self.note_posted(ways);
+        self.order.note_posted(ways);
         self.queue_len() == 0
-    }
-
-    /// Returns the lane on which an earlier fence of the operation being queued relies; 0: none.
-    pub(super) fn fenced(&self) -> u64 {
-        self.order.fenced.get()
     }
 
     /// Checks whether a queued operation may use this lane, which may differ from the lane for which it was queued. `false`: the
@@ -76,13 +53,8 @@ impl EndpointState {
         if fenced != way && way::lanes(fenced).any(under_way) {
             return false;
         }
-        self.note_posted(way);
+        self.order.note_posted(way);
         true
-    }
-
-    /// Records that a put that completes locally was posted on this lane, so that a flush includes the lane.
-    pub(super) fn note_local(&self, rank: usize) {
-        self.order.local.set(self.order.local.get() | way::lane(rank));
     }
 
     pub(crate) fn flush(&self) -> Result<Outcome, Error> {
@@ -132,18 +104,11 @@ impl EndpointState {
 
     /// Opens the operations for which a flush waits, in addition to its own place in the list.
     fn begin_flush(&self, id: Id, late: Option<Error>) {
-        let covered = self.order.covered.get() | self.order.local.replace(0);
-        self.order.covered.set(covered);
+        let covered = self.order.cover();
         // Queued operations may complete locally on any lane.
         let lanes = if self.queue_len() > 0 { u64::MAX } else { covered };
-        self.shared.with_ops(|ops| {
-            if let Some(control) = self.open_control().filter(|c| ops.open_of(c.index) > 0) {
-                if let Ok(part) = ops.open_part(id, control.index, Kind::Flush) {
-                    ops.start_flush(part, 0, None);
-                }
-            }
-            ops.start_flush(id, lanes, late);
-        });
+        self.wait_for_control(id);
+        self.shared.with_ops(|ops| ops.start_flush(id, lanes, late));
     }
 
     /// Starts the flush of these lanes, each of which completes when its operations are complete at the target. `true`: all flushes
@@ -161,7 +126,7 @@ impl EndpointState {
                 return false;
             }
             *lanes &= !bit;
-            self.is_asked(bit);
+            self.order.flushed(bit);
             self.shared.with_ops(|ops| match (opened, asked) {
                 (Ok(ask), Ok((_, Posted::Pending))) => ops.asks(ask, bit),
                 (Ok(ask), Ok(_)) => drop(ops.part(ask, Ok(0))),
@@ -174,13 +139,6 @@ impl EndpointState {
             });
         }
         true
-    }
-
-    /// Records that a flush of these lanes covers all operations posted so far.
-    fn is_asked(&self, lanes: u64) {
-        for noted in [&self.order.local, &self.order.covered] {
-            noted.set(noted.get() & !lanes);
-        }
     }
 
     /// Starts the flush of one lane, as the operation `ask`.
@@ -227,7 +185,7 @@ impl EndpointState {
     fn unasked(&self, interface: usize, raw: &RawEndpoint) -> Option<u64> {
         let rank = self.route.memory.iter().position(|pair| pair.interface == interface)?;
         let bit = way::lane(rank);
-        let noted = (self.order.local.get() | self.order.covered.get()) & bit != 0;
+        let noted = self.order.unflushed() & bit != 0;
         let past = self.past_controls.borrow();
         let leads = |one: &EndpointState| one.is_own(interface, raw);
         let there = noted
@@ -237,7 +195,7 @@ impl EndpointState {
 
     /// Returns the circuits that have not been flushed for puts of this endpoint.
     pub(super) fn unasked_circuits(&self) -> Vec<u64> {
-        let lanes = way::lanes(self.order.local.get() | self.order.covered.get());
+        let lanes = way::lanes(self.order.unflushed());
         let interfaces = lanes.filter_map(|rank| Some(self.route.memory.get(rank)?.interface));
         let past = self.past_controls.borrow();
         let control = self.open_control();
@@ -250,41 +208,28 @@ impl EndpointState {
 
     pub(super) fn fence(&self) -> Result<(), Error> {
         self.check_alive()?;
-        let order = &self.order;
         if !self.has_under_way() {
-            order.posted.set(0);
-            order.fenced.set(0);
+            self.order.clear();
             return Ok(());
         }
         if matches!(self.queue.borrow().back(), Some(QueuedOp::Barrier { .. })) {
             return Ok(()); // nothing was posted since
         }
-        let before = order.posted.get() | order.fenced.get();
-        if before == 0 && self.queue_len() == 0 {
-            return Ok(()); // messages only
+        match self.order.fence(self.queue_len() > 0) {
+            Fence::Free => {} // messages only
+            Fence::Lane(rank) if self.keeps_order_itself(rank) => self.order.rely_on(rank),
+            Fence::Lane(_) | Fence::Strong => self.strong_fence(),
         }
-        if self.keeps_order_itself(before) {
-            order.fenced.set(before);
-            return Ok(());
-        }
-        self.strong_fence();
         Ok(())
     }
 
-    /// Requests the only lane with operations in flight to keep the order. `false`: several lanes have operations in flight, or the
-    /// lane cannot keep the order.
-    fn keeps_order_itself(&self, before: u64) -> bool {
+    /// Requests the only lane with operations in flight to keep the order. `false`: the lane cannot keep the order.
+    fn keeps_order_itself(&self, rank: usize) -> bool {
         // A lane that completes within the call ignores the order, so no such lane may be involved.
         let at_once = |pair: &ModulePair| {
             self.shared.interfaces[pair.interface].attr.caps & caps::SYNCHRONOUS != 0
         };
-        let mut lanes = way::lanes(before);
-        let (Some(rank), None) = (lanes.next(), lanes.next()) else { return false };
-        if before != way::lane(rank)
-            || self.queue_len() > 0
-            || self.route.memory.len() > 61
-            || self.route.memory.iter().any(at_once)
-        {
+        if self.route.memory.len() > way::LAST_LANE || self.route.memory.iter().any(at_once) {
             return false;
         }
         let Some(pair) = self.route.memory.get(rank) else { return false };
@@ -302,20 +247,19 @@ impl EndpointState {
             self.state.set(State::Queueing);
         }
         // If the flush ends before it has flushed these lanes, the next flush has to include them.
-        self.order.covered.set(self.order.covered.get() | self.order.local.replace(0));
+        let _ = self.order.cover();
     }
 
     /// Checks whether an operation was posted since `watch_for_more` that no table contains: a message, or a put that completed
     /// locally. Answers to the peer do not count, because peers may send requests without end.
     pub(crate) fn has_sent_more(&self) -> bool {
-        self.state.get() == State::Ready || self.order.local.get() != 0
+        self.state.get() == State::Ready || self.order.local() != 0
     }
 
     /// Makes all later operations wait until the earlier ones are complete.
     fn strong_fence(&self) {
         let opened = self.shared.ops.borrow_mut().open_late(self.index, Kind::Flush);
-        self.order.posted.set(0);
-        self.order.fenced.set(0);
+        self.order.clear();
         let Ok(request) = opened else {
             // The fence could not be opened, so no later operation of this endpoint may be posted: it could overtake earlier ones.
             return self.fail(Status::NoMemory.into());
@@ -411,9 +355,9 @@ impl EndpointState {
             let ranks = way::lanes(lanes).filter(|rank| pair(*rank).is_some_and(through));
             ranks.fold(0, |lost, rank| lost | way::lane(rank))
         };
-        let local = lost(self.order.local.get());
-        let gone = local | lost(self.order.covered.get());
-        self.is_asked(gone);
+        let local = lost(self.order.local());
+        let gone = lost(self.order.unflushed());
+        self.order.flushed(gone);
         let mut ops = self.shared.ops.borrow_mut();
         for op in self.queue.borrow_mut().iter_mut() {
             match op {
@@ -456,7 +400,7 @@ pub(crate) fn run_due(shared: &Shared, worker: &dyn WorkerCalls) -> usize {
             shared.part(request, Err(Status::Closed.into()));
             continue;
         };
-        let mut left = (endpoint.order.local.get() | endpoint.order.covered.get()) & lanes;
+        let mut left = endpoint.order.unflushed() & lanes;
         if endpoint.flush_lanes(request, &mut left) {
             shared.part(request, Ok(0));
         } else {
@@ -477,7 +421,7 @@ pub(crate) fn ask_for<'a>(
     for endpoint in endpoints.filter(|endpoint| endpoint.is_alive()) {
         let Some(lane) = endpoint.unasked(interface, raw) else { continue };
         if shared.with_ops(|ops| ops.asks_for(ask, endpoint.index, lane)) {
-            endpoint.is_asked(lane);
+            endpoint.order.flushed(lane);
         }
     }
 }
@@ -510,6 +454,6 @@ mod tests {
         assert!(!endpoint.inner.has_pending());
         // The fence completes immediately, so that no order has to be kept.
         endpoint.fence().unwrap();
-        assert_eq!(endpoint.inner.ways_posted(), 0);
+        assert_eq!(endpoint.inner.order.posted(), 0);
     }
 }

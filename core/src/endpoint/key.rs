@@ -2,14 +2,14 @@
 
 use super::EndpointState;
 use super::fast_path::FastPath;
-use super::order::way;
 use super::rails::{SHARED_FROM, split};
 use super::route::ModulePair;
+use crate::Status;
 use crate::mem::key::KeyRecord;
+use crate::op::way;
 use crate::proto::emulate::Target;
 use crate::region::Access;
 use crate::registry::abi::RawEndpoint;
-use crate::{Error, Status};
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::rc::Rc;
@@ -396,9 +396,13 @@ impl KeyInner {
         if declined == 0 {
             return self.best.get();
         }
+        self.best_of(|native| native.mark() & declined == 0)
+    }
+
+    /// Returns the lane of the lowest rank among those that fit.
+    pub(super) fn best_of(&self, fits: impl Fn(&ImportedKey) -> bool) -> Option<ImportedKey> {
         let imported = self.imported.borrow();
-        let left = imported.iter().filter(|native| native.mark() & declined == 0);
-        left.min_by_key(|native| native.rank).copied()
+        imported.iter().filter(|native| fits(native)).min_by_key(|native| native.rank).copied()
     }
 
     /// Returns the lane of this rank if it is usable and has not declined, otherwise the best lane that has not.
@@ -442,11 +446,7 @@ impl KeyInner {
 
     /// Returns the lane of this rank, or the best one, among the lanes that complete within the call.
     pub(super) fn at_once(&self, rank: Option<usize>) -> Option<ImportedKey> {
-        let imported = self.imported.borrow();
-        let fits = |native: &&ImportedKey| {
-            native.synchronous && rank.is_none_or(|rank| native.rank == rank)
-        };
-        imported.iter().filter(fits).min_by_key(|native| native.rank).copied()
+        self.best_of(|native| native.synchronous && rank.is_none_or(|rank| native.rank == rank))
     }
 
     /// Stops using the lanes over an interface that is out of use. `broken`: none of the provider's functions is called, so its
@@ -463,8 +463,7 @@ impl KeyInner {
         }
         let ways = &self.endpoint.route.memory;
         self.unresolved.borrow_mut().retain(|rank| ways[*rank].interface != interface);
-        let best = self.imported.borrow().iter().copied().min_by_key(|native| native.rank);
-        self.best.set(best);
+        self.best.set(self.best_of(|_| true));
         self.update_fast_path();
     }
 
@@ -485,27 +484,6 @@ impl KeyInner {
         Target { region: self.record.region, generation: self.record.generation, offset }
     }
 
-    /// Checks range and rights against the key.
-    pub(crate) fn check(&self, offset: u64, len: u64, needed: Access) -> Result<(), Error> {
-        if !self.record.access.allows(needed) {
-            return Err(Error::new(
-                Status::KeyRejected,
-                format!("{} a remote region", needed.operation()),
-                "its key does not carry that right",
-                "the region's owner gives the right when it allocates or registers the memory",
-            ));
-        }
-        match offset.checked_add(len) {
-            Some(end) if end <= self.record.len => Ok(()),
-            _ => Err(Error::new(
-                Status::OutOfRange,
-                format!("bytes {offset}..{} of a remote region", offset.saturating_add(len)),
-                format!("it has {} bytes", self.record.len),
-                "use a range inside the region",
-            )),
-        }
-    }
-
     /// Replaces a lane that failed for this pair of processes (the kernel refuses it from this time on) by the next best one.
     pub(super) fn downgrade(&self, native: &ImportedKey, status: Status) {
         let known = self.imported.borrow().iter().any(|n| n.rank == native.rank);
@@ -513,7 +491,7 @@ impl KeyInner {
         if known && status != Status::ProviderFailed {
             self.let_go(native);
         }
-        let best = self.imported.borrow().iter().copied().min_by_key(|n| n.rank);
+        let best = self.best_of(|_| true);
         self.best.set(best);
         self.update_fast_path();
         self.endpoint.shared.core.note(format!(

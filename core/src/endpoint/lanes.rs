@@ -2,6 +2,7 @@
 
 use super::{EndpointState, Lane, ModulePair, State};
 use crate::interface::LaneLimits;
+use crate::mem::local::LocalBuffer;
 use crate::op::held::{Through, Unfinished};
 use crate::proto::emulate::PUT_NOTIFY_HEAD;
 use crate::registry::abi::RawEndpoint;
@@ -230,7 +231,7 @@ impl EndpointState {
     }
 
     /// Holds the memory of operations that have ended on this endpoint and that providers may still access.
-    pub(crate) fn hold(&self, unfinished: Vec<Unfinished>) {
+    pub(crate) fn hold(&self, unfinished: Vec<Unfinished<LocalBuffer>>) {
         for op in unfinished {
             let through = self.through(op.interface());
             self.shared.hold(op, through);

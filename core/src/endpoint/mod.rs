@@ -26,7 +26,6 @@ mod known_keys;
 mod lanes;
 mod native;
 mod notify;
-mod order;
 mod packing;
 mod pieces;
 mod pointer;
@@ -64,7 +63,8 @@ pub(crate) use route::{ModulePair, Route};
 pub use strided::Blocks;
 
 use crate::explain::Record;
-use crate::op::{Kind, Pieces};
+use crate::mem::pieces::Pieces;
+use crate::op::Kind;
 use crate::proto::id;
 use crate::region::Region;
 use crate::registry::abi::PackBuffer;

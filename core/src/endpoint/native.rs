@@ -6,7 +6,9 @@ use super::post::{Posted, Transfer};
 use super::queued::{Failed, NativeOp, QueuedOp};
 use super::record::{Completion, RmaRecord, rma_list_op, rma_op};
 use crate::Status;
-use crate::op::{Id, Kind, Memory, Pieces};
+use crate::mem::local::Memory;
+use crate::mem::pieces::Pieces;
+use crate::op::{Id, Kind, way};
 use crate::region::Region;
 use std::ffi::c_void;
 use tieline_plugin_api::abi::Iov;
@@ -52,7 +54,7 @@ impl EndpointState {
             if op.notify.is_some_and(|word| !self.tells(&native, op, word)) {
                 return self.notify_behind_put(op).map_err(Failed::by_nobody);
             }
-            let ways = self.ways_posted();
+            let ways = self.order.posted();
             if !self.may_leave(op.request, op.fenced, native.bit()) {
                 return Ok(false);
             }
@@ -62,7 +64,7 @@ impl EndpointState {
                     op.declined |= native.mark();
                     op.taken = op.posted;
                     if op.posted == begun {
-                        self.went_nowhere(ways);
+                        self.order.restore_posted(ways);
                     }
                     if self.asks_before_leaving(op).map_err(Failed::by_nobody)? {
                         return Ok(true);
@@ -104,7 +106,7 @@ impl EndpointState {
         if op.fenced == 0 {
             return Ok(false);
         }
-        let lanes = op.fenced & (self.order.local.get() | self.order.covered.get());
+        let lanes = op.fenced & self.order.unflushed();
         let asked = self.shared.ops.borrow().open_asks(self.index, op.fenced);
         if lanes == 0 && asked.is_empty() {
             return Ok(false);
@@ -271,7 +273,7 @@ impl EndpointState {
         let posted = self.posted(id, native.interface, code, 0)?;
         // The put was posted on this lane, which may differ from the lane for which it was queued.
         if !matches!(posted, Posted::NoRoom) && record.flags & op_flags::REMOTE_COMPLETION == 0 {
-            self.note_local(native.rank);
+            self.order.note_local(way::lane(native.rank));
         }
         Ok(posted)
     }

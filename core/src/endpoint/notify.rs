@@ -6,14 +6,13 @@
 //! wait for that message.
 
 use super::key::ImportedKey;
-use super::order::way;
 use super::post::{Local, Transfer};
 use super::queued::{Failed, NativeOp, QueuedOp};
 use super::rails::SHARED_FROM;
 use super::record::{Completion, rma_op};
 use super::{Endpoint, EndpointState, RemoteKey, State};
 use crate::address::NOTIFICATIONS;
-use crate::op::{Id, Kind};
+use crate::op::{Id, Kind, way};
 use crate::proto::id;
 use crate::region::{Access, Region};
 use crate::request::Outcome;
@@ -146,7 +145,7 @@ impl EndpointState {
     /// Checks whether an operation of this endpoint may not have arrived yet.
     #[inline]
     pub(super) fn has_under_way(&self) -> bool {
-        self.order.local.get() | self.order.covered.get() != 0 || self.has_pending()
+        self.order.unflushed() != 0 || self.has_pending()
     }
 
     /// Posts a put with a notification that did not take the fast path, or failed there with `code`.
@@ -160,10 +159,7 @@ impl EndpointState {
     ) -> Result<Outcome, PostError> {
         let &Transfer { key, offset, len, .. } = transfer;
         self.check_fast_path(key, code)?;
-        if let Local::Region(local) = transfer.local {
-            self.check_local(local)?;
-        }
-        self.prepare(key, offset, len, Access::WRITE)?;
+        self.prepare(key, transfer.local.region(), (Access::WRITE, offset, len))?;
         if let Some(native) = self.telling_lane(transfer, word) {
             let refused = |status| self.refused::<Status>(status);
             let memory = self.hold_memory(transfer).map_err(refused)?;
@@ -205,25 +201,21 @@ impl EndpointState {
 
     /// Checks whether all puts of this endpoint that may not have arrived used this route.
     fn goes_alone(&self, way: u64) -> bool {
-        let order = &self.order;
         if !self.has_under_way() {
             // All earlier operations have arrived, so their routes are not needed any more.
-            order.posted.set(0);
-            order.fenced.set(0);
+            self.order.clear();
             return true;
         }
-        let ways = [&order.posted, &order.fenced, &order.local, &order.covered];
-        ways.iter().all(|ways| ways.get() & !way == 0)
+        self.order.is_only(way)
     }
 
     /// Checks whether a queued put may notify the target over the lane that it is about to use. A later fence has cleared the
     /// routes of earlier operations, so only the operation table knows them.
     pub(super) fn tells(&self, native: &ImportedKey, op: &NativeOp, word: u32) -> bool {
-        let completed_elsewhere = self.order.local.get() | self.order.covered.get();
         let there = (!native.synchronous).then_some(native.interface);
         native.tells(word, op.len)
             && op.memory.within(op.at, op.len, native.max_iov) == op.len
-            && completed_elsewhere & !native.bit() == 0
+            && self.order.unflushed() & !native.bit() == 0
             && !self.control_has_under_way()
             && (there.is_some() && self.queue_len() == 0 && self.goes_alone(native.bit())
                 || !self.shared.ops.borrow().other_puts_before(op.request, there))
@@ -294,7 +286,7 @@ impl EndpointState {
     }
 
     /// Makes this operation wait for the operations to the peer's service worker.
-    fn wait_for_control(&self, request: Id) {
+    pub(super) fn wait_for_control(&self, request: Id) {
         let Some(control) = self.open_control() else { return };
         self.shared.with_ops(|ops| {
             if ops.open_of(control.index) == 0 {
@@ -323,8 +315,7 @@ impl EndpointState {
         if !self.is_next(request) {
             return Ok(false);
         }
-        let order = &self.order;
-        let lanes = lanes.get_or_insert_with(|| order.local.get() | order.covered.get());
+        let lanes = lanes.get_or_insert_with(|| self.order.unflushed());
         if !self.flush_lanes(request, lanes) || !self.is_next(request) {
             return Ok(false);
         }

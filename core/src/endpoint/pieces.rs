@@ -3,7 +3,7 @@
 use super::post::{Local, Transfer};
 use super::record::{Completion, rma_list_op};
 use super::{Endpoint, RemoteKey};
-use crate::op::Pieces;
+use crate::mem::pieces::Pieces;
 use crate::region::{Access, Region};
 use crate::request::Outcome;
 use crate::{Error, PostError, Status};
@@ -90,7 +90,7 @@ impl Endpoint {
         let completion = Completion::Remote;
         let Some((region, range)) = full.next() else {
             let needed = if put { Access::WRITE } else { Access::READ };
-            ep.prepare(key, offset, 0, needed)?;
+            ep.prepare(key, None, (needed, offset, 0))?;
             return Ok(Outcome::Done(0));
         };
         if full.next().is_none() {

@@ -52,9 +52,7 @@ impl RemoteKey {
             .into());
         }
         key.resolve();
-        let maps = |native: &ImportedKey| native.caps & caps::KEY_POINTER != 0;
-        let best =
-            key.imported.borrow().iter().copied().filter(maps).min_by_key(|native| native.rank);
+        let best = key.best_of(|native| native.caps & caps::KEY_POINTER != 0);
         let Some(native) = best else {
             return Err(match key.may_find(caps::KEY_POINTER) {
                 true => Status::Again.into(),

@@ -1,11 +1,13 @@
 //! Posting puts and gets that did not take the fast path: natively, over several rails, or after queued operations.
 
-use super::key::{ImportedKey, RemoteKey};
-use super::order::way;
+use super::key::{ImportedKey, KeyInner, RemoteKey};
 use super::queued::{Failed, NativeOp, QueuedOp};
 use super::record::{Completion, rma_op};
 use super::{EndpointState, State};
-use crate::op::{Id, Kind, LocalBuffer, Memory, Pieces};
+use crate::mem::local::{LocalBuffer, Memory};
+use crate::mem::pieces::Pieces;
+use crate::op::admission::{Asked, Refused};
+use crate::op::{Id, Kind, way};
 use crate::region::{Access, Region};
 use crate::registry::abi::PackBuffer;
 use crate::request::Outcome;
@@ -41,6 +43,15 @@ impl Local<'_> {
         }
     }
 
+    /// Returns the region, if the memory is in one.
+    #[inline]
+    pub(super) fn region(&self) -> Option<&Region> {
+        match self {
+            Local::Region(region) => Some(region),
+            Local::Bytes(_) | Local::Pieces(_) => None,
+        }
+    }
+
     /// Returns the bytes of `queue_bytes` that the local memory takes while the operation waits.
     fn room(&self) -> usize {
         match self {
@@ -68,6 +79,12 @@ impl Transfer<'_> {
     #[inline]
     pub(super) fn is_small(&self) -> bool {
         self.len.wrapping_sub(1) < self.key.inner.small.get()
+    }
+
+    /// Returns the right that the transfer needs.
+    #[inline]
+    pub(super) fn needed(&self) -> Access {
+        if self.put { Access::WRITE } else { Access::READ }
     }
 
     /// Returns the rest of the transfer after the first `done` bytes.
@@ -118,50 +135,101 @@ pub(crate) enum Posted {
 
 impl EndpointState {
     /// Checks whether memory operations may be posted now rather than queued: there is no barrier in the queue.
-    #[inline]
-    pub(crate) fn may_post_memory(&self) -> bool {
-        match self.state.get() {
-            State::Ready => true,
-            State::New => self.queue_len() == 0,
-            State::Failed | State::Closed | State::Queueing => false,
-        }
+    #[inline(always)]
+    pub(super) fn may_post_memory(&self) -> bool {
+        let is_idle = || self.queue.try_borrow().is_ok_and(|queue| queue.is_empty());
+        let state = self.state.get();
+        state == State::Ready || (state == State::New && is_idle())
+    }
+
+    /// Checks the same, and that the calling process made the endpoint.
+    #[inline(always)]
+    pub(super) fn may_try_memory(&self) -> bool {
+        self.may_post_memory() && self.shared.same_process()
+    }
+
+    /// Decides whether an operation may be posted; see [`Order::admit`](crate::op::Order::admit). `open`: whether this endpoint
+    /// takes it, in the calling process. `access`: right, offset and length.
+    #[inline(always)]
+    pub(super) fn admit(
+        &self,
+        open: bool,
+        key: &KeyInner,
+        local: Option<&Region>,
+        (needed, offset, len): (Access, u64, usize),
+        way: Option<u64>,
+    ) -> Result<(), Refused> {
+        let asked = Asked {
+            own_memory: local.is_none_or(|local| self.owns(local)),
+            open,
+            own_key: std::ptr::eq(&raw const *key.endpoint, self),
+            grant: key.record.grant(),
+            right: needed.bits(),
+            offset,
+            len: len as u64,
+        };
+        self.order.admit(&asked, way)
     }
 
     /// Makes all checks for an operation that did not take the fast path.
     pub(super) fn prepare(
-        self: &Rc<Self>,
+        &self,
         key: &RemoteKey,
-        offset: u64,
-        len: usize,
-        needed: Access,
+        local: Option<&Region>,
+        access: (Access, u64, usize),
     ) -> Result<(), Error> {
-        self.check_open()?;
-        if !Rc::ptr_eq(&key.inner.endpoint, self) {
-            return Err(Error::new(
-                Status::KeyRejected,
-                "a key that was imported on another endpoint",
-                "an imported key belongs to its endpoint",
-                "import the key's bytes on this endpoint too",
-            ));
-        }
-        key.inner.check(offset, len as u64, needed)?;
+        let open = self.is_open() && self.shared.same_process();
+        let admitted = self.admit(open, &key.inner, local, access, None);
+        admitted.map_err(|refused| self.not_admitted(refused, key, access))?;
         key.inner.resolve_now_and_then();
         Ok(())
+    }
+
+    /// Makes the error for an operation that is not admitted.
+    #[cold]
+    fn not_admitted(
+        &self,
+        refused: Refused,
+        key: &RemoteKey,
+        (needed, offset, len): (Access, u64, usize),
+    ) -> Error {
+        let (what, why, fix): (String, String, _) = match refused {
+            Refused::Endpoint => match self.check_open() {
+                Err(error) => return error,
+                Ok(()) => return Error::from_status(refused.status()),
+            },
+            Refused::Fence => return Error::from_status(refused.status()),
+            Refused::Memory => return foreign_memory(),
+            Refused::Key => (
+                "a key that was imported on another endpoint".into(),
+                "an imported key belongs to its endpoint".into(),
+                "import the key's bytes on this endpoint too",
+            ),
+            Refused::Right => (
+                format!("{} a remote region", needed.operation()),
+                "its key does not carry that right".into(),
+                "the region's owner gives the right when it allocates or registers the memory",
+            ),
+            Refused::Range => (
+                format!("bytes {offset}..{} of a remote region", offset.saturating_add(len as u64)),
+                format!("it has {} bytes", key.len()),
+                "use a range inside the region",
+            ),
+        };
+        Error::new(refused.status(), what, why, fix)
     }
 
     /// Checks that local memory belongs to this worker's context. The fast path omits this check, because it completes within the
     /// call and needs only the bytes of the region, which the caller's handle keeps. On other paths a provider, or a helping peer,
     /// would mistake the other context's registrations for those of this context.
+    #[inline]
+    fn owns(&self, local: &Region) -> bool {
+        Arc::ptr_eq(&local.inner.memory, &self.shared.core.memory)
+    }
+
+    /// Makes the same check with an error text.
     pub(crate) fn check_local(&self, local: &Region) -> Result<(), Error> {
-        if Arc::ptr_eq(&local.inner.memory, &self.shared.core.memory) {
-            return Ok(());
-        }
-        Err(Error::new(
-            Status::Invalid,
-            "local memory of another context",
-            "a region is registered for the workers of its own context",
-            "register the memory in the context of this endpoint's worker too",
-        ))
+        if self.owns(local) { Ok(()) } else { Err(foreign_memory()) }
     }
 
     /// Posts a put or get that did not take the fast path, or failed there with `code`.
@@ -184,11 +252,8 @@ impl EndpointState {
             Some(native) => native.mark(),
             None => 0,
         };
-        if let Local::Region(local) = transfer.local {
-            self.check_local(local)?;
-        }
-        let needed = if transfer.put { Access::WRITE } else { Access::READ };
-        self.prepare(transfer.key, transfer.offset, transfer.len, needed)?;
+        let access = (transfer.needed(), transfer.offset, transfer.len);
+        self.prepare(transfer.key, transfer.local.region(), access)?;
         if transfer.is_small() {
             if let Some(outcome) = self.post_small(transfer, None)? {
                 return Ok(outcome);
@@ -296,7 +361,7 @@ impl EndpointState {
         let &Transfer { put, len, key, .. } = transfer;
         // Whether bytes of the transfer were written or read although it restarts from its beginning.
         let mut begun = false;
-        let ways = self.ways_posted();
+        let ways = self.order.posted();
         while let Some(native) = key.inner.next(declined) {
             if native.synchronous && self.may_post_memory() && self.may_go(way::AT_ONCE) {
                 if let Local::Region(local) = transfer.local {
@@ -334,7 +399,7 @@ impl EndpointState {
                         // The transfer is complete. Preparing a shared copy may have called the application, which may have posted
                         // operations.
                         if len < self.shared.core.assist_size {
-                            self.went_nowhere(ways);
+                            self.order.restore_posted(ways);
                         }
                         return Ok(Some(Outcome::Done(0)));
                     }
@@ -388,7 +453,7 @@ impl EndpointState {
 
     /// Posts a native operation after queued ones; see [`EndpointState::may_go`].
     pub(super) fn post_native_op(&self, op: NativeOp) {
-        self.post(QueuedOp::Native(NativeOp { fenced: self.fenced(), ..op }));
+        self.post(QueuedOp::Native(NativeOp { fenced: self.order.fenced(), ..op }));
     }
 
     /// Posts a transfer over all domains that reach the memory, in proportion to their bandwidth.
@@ -499,4 +564,14 @@ impl EndpointState {
         }
         error
     }
+}
+
+#[cold]
+fn foreign_memory() -> Error {
+    Error::new(
+        Refused::Memory.status(),
+        "local memory of another context",
+        "a region is registered for the workers of its own context",
+        "register the memory in the context of this endpoint's worker too",
+    )
 }

@@ -57,7 +57,7 @@ impl Endpoint {
             if code == OK {
                 return Ok(Outcome::Done(0));
             }
-        } else if fast.is_short(len) && self.may_take_fast_path(key) {
+        } else if fast.is_short(len) {
             match self.inner.post_short(key, from, len, offset, completion) {
                 Ok(outcome) => return Ok(outcome),
                 Err(said) => code = said,
@@ -88,7 +88,7 @@ impl Endpoint {
             AtOnce::NotTried => OK,
             AtOnce::Refused(Tried(code), _) => code,
         };
-        if key.inner.fast.is_short(data.len()) && self.may_take_fast_path(key) {
+        if key.inner.fast.is_short(data.len()) {
             let from = data.as_ptr().cast_mut();
             match self.inner.post_short(key, from, data.len(), offset, Completion::Remote) {
                 Ok(outcome) => return Ok(outcome),
@@ -221,8 +221,7 @@ impl Endpoint {
     /// process made the endpoint. A fence needs no check, because earlier operations on this path are complete.
     #[inline]
     pub(super) fn may_take_fast_path(&self, key: &RemoteKey) -> bool {
-        let ep = &*self.inner;
-        self.has(key) && ep.may_post_memory() && ep.shared.same_process()
+        self.has(key) && self.inner.may_try_memory()
     }
 
     /// Checks whether a key was imported on this endpoint.

@@ -1,12 +1,12 @@
 //! The initiating side of a copy that a peer shares; see [`crate::proto::shared_copy`].
 
 use super::key::ImportedKey;
-use super::order::way;
 use super::post::Transfer;
 use super::queued::{Failed, NativeOp, QueuedOp, SharedCopy};
 use super::record::Completion;
 use super::{EndpointState, State};
-use crate::op::{Id, Kind, LocalBuffer, Memory};
+use crate::mem::local::{LocalBuffer, Memory};
+use crate::op::{Id, Kind, way};
 use crate::proto::id;
 use crate::proto::shared_copy::{
     CLAIMS, Claims, FINISHED, Plan, Run, TROUBLE, request_bytes, word,
@@ -163,7 +163,7 @@ impl EndpointState {
     fn go_on_later(&self, mut job: SharedCopy) -> Result<Outcome, Error> {
         // The route is recorded again: opening the message lane may have called the application, whose fences clear routes that are
         // not open yet.
-        self.note_posted(way::AT_ONCE);
+        self.order.note_posted(way::AT_ONCE);
         let request = {
             let mut ops = self.shared.ops.borrow_mut();
             let request = ops.open_inner(self.index, Kind::Copy)?;

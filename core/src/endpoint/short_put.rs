@@ -6,6 +6,7 @@ use super::fast_path::FastPath;
 use super::key::RemoteKey;
 use super::record::{Completion, rma_op};
 use crate::op::Id;
+use crate::region::Access;
 use crate::request::{Outcome, Request};
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, PENDING};
@@ -20,7 +21,7 @@ impl FastPath {
 }
 
 impl EndpointState {
-    /// Posts one short put, with a key of this endpoint and an empty queue.
+    /// Posts one short put.
     ///
     /// # Errors
     /// The status of a module that did not accept the put, or `OK` if no module was called; the slow path determines the
@@ -33,28 +34,25 @@ impl EndpointState {
         offset: u64,
         completion: Completion,
     ) -> Result<Outcome, i32> {
-        let (fast, record) = (&key.inner.fast, &key.inner.record);
+        let fast = &key.inner.fast;
         if fast.asks.get() {
             key.inner.resolve_now_and_then();
             // The lane may have called the application meanwhile.
-            if !self.may_post_memory() || !fast.is_short(len) {
+            if !fast.is_short(len) {
                 return Err(OK);
             }
         }
         let way = fast.way.get();
-        let fenced = self.order.fenced.get();
-        let inside = offset.checked_add(len as u64).is_some_and(|end| end <= record.len);
-        if !inside || fenced != 0 && fenced != way {
-            return Err(OK);
-        }
+        let access = (Access::WRITE, offset, len);
+        self.admit(self.may_try_memory(), &key.inner, None, access, Some(way)).map_err(|_| OK)?;
         let iov = Iov::new(from, len);
         if completion == Completion::Local {
             let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Local);
             // A module that returns `PENDING` breaks its promise, but has accepted the put.
             return match fast.put(&op) {
                 OK | PENDING => {
-                    self.note_posted(way);
-                    self.order.local.set(self.order.local.get() | way);
+                    self.order.note_posted(way);
+                    self.order.note_local(way);
                     Ok(Outcome::Done(0))
                 }
                 code => Err(code),
@@ -65,7 +63,7 @@ impl EndpointState {
         let op = rma_op(&iov, fast.key.get(), offset, id.raw(), Completion::Remote);
         match fast.put(&op) {
             PENDING => {
-                self.note_posted(way);
+                self.order.note_posted(way);
                 Ok(Outcome::Pending(Request::new(self.shared.clone(), id)))
             }
             code => self.not_pending(id, code),

@@ -3,10 +3,10 @@
 //! many small operations are unanswered, the operation uses the lane to the memory, and later operations wait for neither.
 
 use super::EndpointState;
-use super::order::way;
 use super::post::Transfer;
 use super::record::Completion;
-use crate::op::{Id, Kind, LocalBuffer};
+use crate::mem::local::LocalBuffer;
+use crate::op::{Id, Kind, way};
 use crate::proto::emulate::{get_request, put_head};
 use crate::proto::id;
 use crate::registry::abi::PackBuffer;
@@ -30,7 +30,7 @@ impl EndpointState {
         if !self.unanswered().is_few(&self.shared.ops.borrow()) {
             return Ok(None);
         }
-        let ways = self.ways_posted();
+        let ways = self.order.posted();
         let sent = match self.may_go(way::EMULATED) {
             true => self.send_small(transfer, notify),
             false => Err(Status::Again),
@@ -38,7 +38,7 @@ impl EndpointState {
         match sent {
             Ok(outcome) => Ok(Some(outcome)),
             Err(Status::Again) => {
-                self.went_nowhere(ways);
+                self.order.restore_posted(ways);
                 Ok(None)
             }
             Err(status) => Err(self.message_failed(status)),

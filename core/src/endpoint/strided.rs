@@ -182,7 +182,8 @@ impl Endpoint {
         let _ = inside.map_err(|status| local.outside(status, begin, extent))?;
         // All checks are made before the first post.
         let (_, extent) = there.extent().ok_or_else(|| too_far(&there))?;
-        ep.prepare(key, there.offset, extent, if put { Access::WRITE } else { Access::READ })?;
+        let needed = if put { Access::WRITE } else { Access::READ };
+        ep.prepare(key, None, (needed, there.offset, extent))?;
         if len == 0 {
             return Ok(Outcome::Done(0));
         }

@@ -5,6 +5,7 @@
 //! (or its key table) checks number and generation again, so it refuses a forged or outdated key.
 
 use super::access::Access;
+use crate::op::admission::Grant;
 use crate::wire::{Format, Reader, seal};
 use crate::{Error, Status};
 
@@ -26,6 +27,12 @@ pub(crate) struct KeyRecord {
 }
 
 impl KeyRecord {
+    /// Returns the rights and the range that the key grants.
+    #[inline]
+    pub(crate) fn grant(&self) -> Grant {
+        Grant { rights: self.access.bits(), len: self.len }
+    }
+
     pub(crate) fn pack(&self) -> Result<Vec<u8>, Error> {
         let mut w = FORMAT.begin();
         let _ = w.raw(&self.context).u64(self.region).u64(self.generation);

@@ -6,6 +6,8 @@
 mod abi;
 mod access;
 pub(crate) mod key;
+pub(crate) mod local;
+pub(crate) mod pieces;
 pub mod region;
 mod room;
 

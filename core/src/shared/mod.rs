@@ -8,6 +8,7 @@ pub(crate) use orphans::End;
 pub(crate) use unanswered::Unanswered;
 
 use crate::interface::InterfaceSlot;
+use crate::mem::local::LocalBuffer;
 use crate::op::held::{Held, Through, Unfinished};
 use crate::op::{Id, Table};
 use crate::proto::shared_copy::Slots;
@@ -44,7 +45,7 @@ pub(crate) struct Shared {
     /// Whether a provider is still fetching a requested key, whose arrival causes no event.
     pub(crate) settling: Cell<bool>,
     /// All open operations. The table is not borrowed while memory of the application is released.
-    pub(crate) ops: RefCell<Table>,
+    pub(crate) ops: RefCell<Table<LocalBuffer>>,
     /// The operations of dropped endpoints.
     orphans: Orphans,
     /// The small requests that peers' workers have not answered yet.
@@ -59,7 +60,7 @@ pub(crate) struct Shared {
     pub(crate) interfaces: Vec<InterfaceSlot>,
     /// The memory of ended operations that providers may still access. The rest of this memory is released when the interfaces are
     /// closed.
-    pub(crate) held: RefCell<Held>,
+    pub(crate) held: RefCell<Held<LocalBuffer>>,
 }
 
 impl Shared {
@@ -118,7 +119,7 @@ impl Shared {
     /// Changes the table of operations. An operation that ends may hold an application's buffer, whose drop may run any code. Such
     /// buffers are dropped while nothing is borrowed.
     #[inline]
-    pub(crate) fn with_ops<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
+    pub(crate) fn with_ops<T>(&self, change: impl FnOnce(&mut Table<LocalBuffer>) -> T) -> T {
         let (result, mut freed, due) = {
             let mut ops = self.ops.borrow_mut();
             (change(&mut ops), ops.take_freed(), ops.has_due())
@@ -140,7 +141,7 @@ impl Shared {
     }
 
     /// Keeps the memory of an operation that has ended for its caller while a provider may still access the memory.
-    pub(crate) fn hold(&self, op: Unfinished, through: Vec<Through>) {
+    pub(crate) fn hold(&self, op: Unfinished<LocalBuffer>, through: Vec<Through>) {
         self.held.borrow_mut().keep(op, through);
     }
 

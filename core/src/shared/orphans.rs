@@ -4,6 +4,7 @@
 
 use super::Shared;
 use crate::Error;
+use crate::mem::local::LocalBuffer;
 use crate::op::Id;
 use crate::op::held::{Through, Unfinished};
 use std::cell::RefCell;
@@ -86,7 +87,7 @@ impl Shared {
     }
 
     /// Keeps the memory of an operation without an endpoint that has ended while the provider may still access it.
-    pub(crate) fn hold_orphan(&self, op: Unfinished) {
+    pub(crate) fn hold_orphan(&self, op: Unfinished<LocalBuffer>) {
         let orphans = self.orphans.0.borrow();
         let through = orphans.iter().find(|orphan| orphan.id == op.id()).map(|o| o.through.clone());
         drop(orphans);

@@ -18,7 +18,7 @@ pub(crate) struct Unanswered(RefCell<Vec<Id>>);
 
 impl Unanswered {
     /// Checks whether another request may be sent.
-    pub(crate) fn is_few(&self, ops: &Table) -> bool {
+    pub(crate) fn is_few<B>(&self, ops: &Table<B>) -> bool {
         let mut asked = self.0.borrow_mut();
         if asked.len() >= FEW {
             asked.retain(|id| ops.is_open(*id));
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn few_may_be_unanswered_and_those_that_have_ended_make_room() {
-        let (mut ops, asked) = (Table::new(100), Unanswered::default());
+        let (mut ops, asked) = (Table::<()>::new(100), Unanswered::default());
         let ids: Vec<Id> = (0..FEW).map(|_| ops.open(0, Kind::Get).unwrap()).collect();
         for id in &ids {
             assert!(asked.is_few(&ops));

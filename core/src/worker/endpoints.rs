@@ -43,7 +43,7 @@ impl WorkerState {
             Error::new(
                 Status::NoMemory,
                 "one endpoint more",
-                format!("the worker has {} already", endpoints.len()),
+                format!("the worker has {} already", endpoints.count()),
                 "drop those that are not used",
             )
         })?;

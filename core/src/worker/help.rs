@@ -1,6 +1,7 @@
 //! The helping side of a copy that two peers share; see [`crate::proto::shared_copy`].
 
 use crate::endpoint::{AtomicOp, Endpoint, RemoteKey, Width};
+use crate::op::admission::Refused;
 use crate::proto::emulate::Target;
 use crate::proto::shared_copy::{
     CLAIMS, Claims, FINISHED, Plan, SLOT_BYTES, TROUBLE, parse_request,
@@ -167,7 +168,8 @@ fn copy(regions: &Table, help: &Help, left: &mut usize, chunks: &mut u64) -> boo
             let at = plan.at.checked_add(from).ok_or(Status::OutOfRange)?;
             // A put of the peer is a get for this side.
             let needed = if plan.put { Access::READ } else { Access::WRITE };
-            help.memory.inner.check(at, n, needed).map_err(|error| error.status())?;
+            let granted = help.memory.inner.record.grant().check(needed.bits(), at, n);
+            granted.map_err(Refused::status)?;
             help.memory.inner.copy(None, !plan.put, base, n as usize, at)
         });
         let (word, by) = if copied.is_ok() { (FINISHED, run.count) } else { (TROUBLE, 1) };

@@ -3,6 +3,7 @@
 use super::WorkerState;
 use super::wiring::Sender;
 use crate::endpoint::{Circuits, Endpoint};
+use crate::mem::local::LocalBuffer;
 use crate::op::{Id, Kind};
 use crate::proto::emulate::{self, Answer, Here};
 use crate::proto::{Origin, handles, id};
@@ -143,7 +144,7 @@ impl WorkerState {
     /// Handles the answer to a key request.
     fn on_key_is(&self, token: u64, from: Origin, data: &[u8]) -> Result<(), Status> {
         let (id, _) = self.answered(token, from)?;
-        let asked = self.shared.ops.borrow().key_asked(id);
+        let asked = self.shared.ops.borrow().key_asked(id).and_then(LocalBuffer::key_request);
         let (of, handle) = asked.ok_or(Status::BadData)?;
         let told = match self.endpoint(of) {
             Some(endpoint) => endpoint.key_told(handle, data),

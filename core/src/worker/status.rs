@@ -93,7 +93,7 @@ impl WorkerState {
         status.thread = thread_id();
         status.polls = self.shown.publisher.polls();
         status.pending = ops.open_count();
-        status.untaken = ops.untaken();
+        status.untaken = ops.completed_count();
         status.owed = self.owed.len();
         status.peers = self.peers.borrow().len();
         status.endpoints = endpoints;
@@ -120,7 +120,7 @@ impl WorkerState {
                 found.push(endpoint);
             }
         }
-        (found, endpoints.len())
+        (found, endpoints.count())
     }
 
     /// Returns the worker's counters.

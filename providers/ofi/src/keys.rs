@@ -12,17 +12,13 @@
 
 use crate::abi::FI_MR_RAW;
 use core::ffi::c_int;
-use hmac::{Hmac, Mac};
-use sha2::Sha256;
-use tieline_plugin_api::{Failure, Status};
-
-/// A domain's random number that seals its keys.
-pub(crate) type Seal = [u8; 16];
+use tieline_plugin_api::Failure;
+pub(crate) use tieline_registration::key::Seal;
+use tieline_registration::key::{CHECK, Grant, rejected, seal, unseal};
 
 /// The maximum number of interfaces in one key, if registrations belong to interfaces.
 pub(crate) const MOST_INTERFACES: usize = 8;
 const FIXED: usize = 48;
-const CHECK: usize = 16;
 /// The maximum size in bytes of a library key that must be mapped (ucx: 64; read in ucx.h).
 pub(crate) const MOST_RAW: usize = 256;
 const NUMBERS: usize = 16;
@@ -55,12 +51,10 @@ pub(crate) struct LibraryKey {
 /// The contents of a packed key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PackedKey {
-    /// The address at which a transfer's addresses begin: the region's address in the owner's memory, or 0.
-    pub(crate) base: u64,
-    pub(crate) len: u64,
-    pub(crate) access: u64,
+    /// The granted range, whose base is the region's address in the owner's memory, or 0.
+    pub(crate) grant: Grant,
     pub(crate) generation: u64,
-    /// The region's address modulo 8, independent of `base`.
+    /// The region's address modulo 8, independent of the grant's base.
     pub(crate) skew: u64,
     pub(crate) keys: Vec<LibraryKey>,
 }
@@ -89,22 +83,15 @@ impl LibraryKey {
     }
 }
 
-fn digest(body: &[u8], seal: &Seal) -> Hmac<Sha256> {
-    // HMAC accepts keys of every length. If HMAC failed nevertheless, the resulting key would match at no peer.
-    let mut mac =
-        Hmac::<Sha256>::new_from_slice(seal).unwrap_or_else(|_| Hmac::new(&[0; 64].into()));
-    mac.update(body);
-    mac
-}
-
 impl PackedKey {
-    pub(crate) fn pack(&self, seal: &Seal) -> Vec<u8> {
+    pub(crate) fn pack(&self, own: &Seal) -> Vec<u8> {
         let mut out = Vec::with_capacity(MAX_KEY_LEN);
         out.extend(MAGIC);
         let are_raw = self.keys.iter().any(|key| key.raw.is_some());
         out.extend((self.keys.len() as u16).to_le_bytes());
         out.extend(u16::from(are_raw).to_le_bytes());
-        for number in [self.base, self.len, self.access, self.generation, self.skew] {
+        let Grant { base, len, access } = self.grant;
+        for number in [base, len, access, self.generation, self.skew] {
             out.extend(number.to_le_bytes());
         }
         for key in &self.keys {
@@ -116,23 +103,16 @@ impl PackedKey {
                 out.extend(raw);
             }
         }
-        let check = digest(&out, seal).finalize().into_bytes();
-        out.extend(&check[..CHECK]);
+        let check = seal(&out, own);
+        out.extend(check);
         out
     }
 
     pub(crate) fn unpack(bytes: &[u8], seal: &Seal) -> Result<PackedKey, Failure> {
-        let rejected =
-            |why: &str| Failure::new(Status::KeyRejected, format!("the remote key {why}"));
         if bytes.len() < FIXED + CHECK || bytes.len() > LONGEST || bytes[..4] != MAGIC {
             return Err(rejected("is not one of ofi"));
         }
-        let (body, check) = bytes.split_at(bytes.len() - CHECK);
-        if digest(body, seal).verify_truncated_left(check).is_err() {
-            return Err(rejected(
-                "was changed on its way, or belongs to another process or device than this endpoint's peer",
-            ));
-        }
+        let body = unseal(bytes, seal)?;
         let number = |at: usize| {
             let mut raw = [0; 8];
             raw.copy_from_slice(&body[at..at + 8]);
@@ -141,18 +121,12 @@ impl PackedKey {
         let (count, are_raw) = ((number(0) >> 32) as usize & 0xffff, number(0) >> 48 != 0);
         let keys = LibraryKey::unpack_all(&body[FIXED..], count, are_raw);
         let keys = keys.ok_or_else(|| rejected("has another length than it says"))?;
-        let key = PackedKey {
-            base: number(8),
-            len: number(16),
-            access: number(24),
+        Ok(PackedKey {
+            grant: Grant::new(number(8), number(16), number(24))?,
             generation: number(32),
             skew: number(40) % 8,
             keys,
-        };
-        if key.base.checked_add(key.len).is_none() {
-            return Err(rejected("describes no region"));
-        }
-        Ok(key)
+        })
     }
 
     /// Returns the library's key for one interface of the owner.
@@ -160,23 +134,12 @@ impl PackedKey {
     pub(crate) fn of(&self, interface: u64) -> Option<&LibraryKey> {
         self.keys.iter().find(|key| [0, interface].contains(&key.interface))
     }
-
-    /// Returns the remote address of `len` bytes at `offset`, if the key grants `right` and the region contains the whole range.
-    pub(crate) fn admit(&self, right: u64, offset: u64, len: usize) -> Result<u64, Status> {
-        if self.access & right != right {
-            return Err(Status::KeyRejected);
-        }
-        match offset.checked_add(len as u64) {
-            Some(end) if end <= self.len => Ok(self.base + offset),
-            _ => Err(Status::OutOfRange),
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tieline_plugin_api::access;
+    use tieline_plugin_api::{Status, access};
 
     const SEAL: Seal = [7; 16];
 
@@ -186,8 +149,8 @@ mod tests {
 
     fn key() -> PackedKey {
         let keys = vec![plain(3, 0xabcd), plain(4, u64::MAX)];
-        let access = access::REMOTE_READ;
-        PackedKey { base: 0x1000, len: 64, access, generation: 9, skew: 3, keys }
+        let grant = Grant { base: 0x1000, len: 64, access: access::REMOTE_READ };
+        PackedKey { grant, generation: 9, skew: 3, keys }
     }
 
     #[test]
@@ -240,8 +203,8 @@ mod tests {
         assert_eq!(of(&[MOST_RAW; MOST_INTERFACES]).pack(&SEAL).len(), LONGEST);
         // A body whose length field does not match its size.
         let sealed = |mut body: Vec<u8>| {
-            let check = digest(&body, &SEAL).finalize().into_bytes();
-            body.extend(&check[..CHECK]);
+            let check = seal(&body, &SEAL);
+            body.extend(check);
             PackedKey::unpack(&body, &SEAL)
         };
         let good = of(&[24]).pack(&SEAL);
@@ -286,15 +249,5 @@ mod tests {
             assert!(PackedKey::unpack(&good[..len], &SEAL).is_err());
         }
         assert!(PackedKey::unpack(&good, &[8; 16]).is_err(), "a key of another domain");
-    }
-
-    #[test]
-    fn ranges_and_rights_are_checked_before_anything_is_posted() {
-        let key = key();
-        assert_eq!(key.admit(access::REMOTE_READ, 0, 64), Ok(0x1000));
-        assert_eq!(key.admit(access::REMOTE_WRITE, 0, 1), Err(Status::KeyRejected));
-        for (offset, len) in [(0, 65), (64, 1), (u64::MAX, 2), (1, usize::MAX)] {
-            assert_eq!(key.admit(access::REMOTE_READ, offset, len), Err(Status::OutOfRange));
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! Registrations of local memory, for providers whose device accesses only registered memory. A [`Lender`] registers memory that
 //! the application did not register itself, for the time of an operation (a transient registration). An [`Arena`] holds the
-//! provider's own buffers, many in one registration.
+//! provider's own buffers, many in one registration. [`key`] has the common part of their remote keys.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -30,6 +30,7 @@
 
 mod arena;
 mod cache;
+pub mod key;
 #[cfg(test)]
 mod lender_tests;
 mod sys;

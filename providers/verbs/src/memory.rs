@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tieline_plugin_api::abi::{Iov, RegisterParams};
 use tieline_plugin_api::{Failure, Status, access};
+use tieline_registration::key::Grant;
 use tieline_registration::{Device, Lender, Limits};
 
 /// A registered region.
@@ -105,9 +106,7 @@ impl Registry {
         })?;
         let key = PackedKey {
             rkey: region.mr.rkey(),
-            base: region.base,
-            len: region.len,
-            access: region.access,
+            grant: Grant { base: region.base, len: region.len, access: region.access },
             generation: region.number,
         };
         out.copy_from_slice(&key.pack(&self.seal));

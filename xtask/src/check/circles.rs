@@ -12,7 +12,7 @@ const MOST: [(usize, &str); 3] = [
     (3, "choose job providers/tcp"),
     (
         2,
-        "config explain lookup net plugin-api providers/memory-file providers/registration providers/shm providers/shm-cma \
+        "config explain lookup net order plugin-api providers/memory-file providers/registration providers/shm providers/shm-cma \
          providers/shm-knem providers/shm-xpmem providers/single-copy providers/tcp-connect providers/verbs tag tools trial wireup",
     ),
 ];

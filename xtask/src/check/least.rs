@@ -20,6 +20,7 @@ const PACKAGES: &[(&str, usize)] = &[
     ("tieline-lookup", 30),
     ("tieline-memory-file", 23),
     ("tieline-net", 57),
+    ("tieline-order", 55),
     ("tieline-plugin-api", 29),
     ("tieline-provider-ofi", 145),
     ("tieline-provider-shm", 103),

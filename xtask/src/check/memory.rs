@@ -141,7 +141,7 @@ mod tests {
         ] {
             assert_eq!(wrong(right), 0, "{right}");
         }
-        assert!(misusable(&file("core/src/op/table.rs", payload)).is_empty());
+        assert!(misusable(&file("core/src/mem/local.rs", payload)).is_empty());
         let excepted = "    pub(crate) fn from_owned(buffer: &mut [u8]) -> Span {\n";
         assert!(misusable(&file("host/src/abi/span.rs", excepted)).is_empty());
         // No promise of the caller makes such a function correct.

@@ -2,6 +2,7 @@
 
 use crate::Status;
 use crate::mem::access::Access;
+use crate::op::admission::{Grant, Refused};
 use crate::sys::Exposed;
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -131,14 +132,13 @@ impl Table {
         let index = usize::try_from(id).map_err(|_| Status::KeyRejected)?;
         let entry = slots.entries.get(index).ok_or(Status::KeyRejected)?;
         let (bytes, rights) = entry.open.as_ref().ok_or(Status::KeyRejected)?;
-        if entry.generation != generation || !rights.allows(needed) {
+        if entry.generation != generation {
             return Err(Status::KeyRejected.into());
         }
         let (offset, len) = range;
-        match offset.checked_add(len) {
-            Some(end) if end <= bytes.span().len() as u64 => access(bytes, offset as usize),
-            _ => Err(Status::OutOfRange.into()),
-        }
+        let grant = Grant { rights: rights.bits(), len: bytes.span().len() as u64 };
+        grant.check(needed.bits(), offset, len).map_err(Refused::status)?;
+        access(bytes, offset as usize)
     }
 }
 

@@ -236,6 +236,7 @@ pub(super) struct Ghost {
 mod tests {
     use super::*;
     use crate::keys::LibraryKey;
+    use tieline_registration::key::Grant;
 
     fn channel() -> Outbound {
         Outbound::new(1, 0, 2, &crate::address::tests::address())
@@ -243,7 +244,8 @@ mod tests {
 
     fn key(generation: u64) -> PackedKey {
         let keys = vec![LibraryKey { interface: 0, number: 1, raw: None }];
-        PackedKey { base: 0, len: 1, access: 0, generation, skew: 0, keys }
+        let grant = Grant { base: 0, len: 1, access: 0 };
+        PackedKey { grant, generation, skew: 0, keys }
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl Engine {
         if imported.revoked.get() {
             return Err(Status::KeyRejected);
         }
-        let address = imported.key.admit(right, offset, len)?;
+        let address = imported.key.grant.admit(right, offset, len)?;
         // The key is older than the target interface. The core sends messages instead.
         let remote = imported.key.of(channel.interface).ok_or(Status::Declined)?;
         let (token, peer) = (channel.token, channel.peer);

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use tieline_net::Waker;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Failure, Revoked, Status, access};
+use tieline_registration::key::Grant;
 use tieline_registration::{Device, Lender};
 
 /// A registered region.
@@ -371,9 +372,9 @@ impl Registry {
         }
         keys.sort_unstable_by_key(|key| key.interface);
         let base = if self.mode & FI_MR_VIRT_ADDR != 0 { region.base } else { 0 };
-        let (len, access, generation) = (region.len, region.access, region.generation);
-        let skew = region.base % 8;
-        let packed = PackedKey { base, len, access, generation, skew, keys }.pack(&self.seal);
+        let grant = Grant { base, len: region.len, access: region.access };
+        let (generation, skew) = (region.generation, region.base % 8);
+        let packed = PackedKey { grant, generation, skew, keys }.pack(&self.seal);
         let Some(room) = out.get_mut(..packed.len()) else {
             let most = longest(self.mode, MOST_RAW);
             let text = format!("a key of ofi takes up to {most} bytes and the buffer is shorter");

@@ -347,10 +347,10 @@ impl RcEndpoint {
         if op.width != 8 || !matches!(op.op, atomic_op::ADD | atomic_op::COMPARE_SWAP) {
             return Err(Status::Unsupported);
         }
-        if op.offset % 8 != 0 || key.base.wrapping_add(op.offset) % 8 != 0 {
+        if op.offset % 8 != 0 || key.grant.base.wrapping_add(op.offset) % 8 != 0 {
             return Err(Status::Misaligned);
         }
-        let address = key.admit(access::REMOTE_ATOMIC, op.offset, 8)?;
+        let address = key.grant.admit(access::REMOTE_ATOMIC, op.offset, 8)?;
         let rkey = key.rkey;
         let work = match op.op {
             atomic_op::ADD => Work::FetchAdd { address, rkey, add: op.operand },
@@ -526,7 +526,7 @@ fn admit(state: &State, key: &PackedKey, op: &RmaOp<'_>, right: u64) -> Result<u
             }
         }
     }
-    let target = key.admit(right, op.offset, op.len)?;
+    let target = key.grant.admit(right, op.offset, op.len)?;
     if op.len > state.domain.max_message { Err(Status::TooLarge) } else { Ok(target) }
 }
 

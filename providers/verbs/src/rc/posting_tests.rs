@@ -249,7 +249,8 @@ fn device_grants_peers_only_the_requested_rights() {
         let (mut bytes, seal) = ([0; KEY_LEN], b.domain.state.seal);
         let _ = b.domain.pack_key(&region, &KeyParams::empty(), &mut bytes).unwrap();
         let honest = PackedKey::unpack(&bytes, &seal).unwrap();
-        let forged = PackedKey { access: access::REMOTE_READ | access::REMOTE_WRITE, ..honest };
+        let mut forged = honest;
+        forged.grant.access = access::REMOTE_READ | access::REMOTE_WRITE;
         let key = at_a.import_key(&forged.pack(&seal)).unwrap();
         assert_eq!(put(&at_a, &key, &[piece(&mut [1u64; 8])]), Ok(Posting::Pending));
         while a.told.ended.is_empty() {

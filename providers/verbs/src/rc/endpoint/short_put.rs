@@ -23,7 +23,7 @@ impl RcEndpoint {
         op: &RmaOp<'_>,
         piece: &Iov,
     ) -> Posted {
-        let address = key.admit(access::REMOTE_WRITE, op.offset, op.len)?;
+        let address = key.grant.admit(access::REMOTE_WRITE, op.offset, op.len)?;
         let connection = connection!(state, self.slot);
         connection.may_post()?;
         let is_over = op.flags & op_flags::REMOTE_COMPLETION == 0;

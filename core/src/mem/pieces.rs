@@ -1,7 +1,7 @@
 //! Pieces of regions that one operation treats as one range.
 
+use super::region::Region;
 use crate::Status;
-use crate::region::Region;
 use crate::registry::abi::PackBuffer;
 use std::ops::Range;
 
@@ -71,7 +71,7 @@ impl Pieces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::{LocalBuffer, Memory};
+    use crate::mem::local::{LocalBuffer, Memory};
 
     fn region() -> Region {
         let context = crate::Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();

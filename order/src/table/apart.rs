@@ -10,13 +10,14 @@ use super::*;
 pub(super) const APART: u32 = 0x0080_0000;
 
 /// Returns the index of the endpoint that owns a list.
+#[inline]
 pub(super) fn home(owner: u32) -> u32 {
     if owner == NOBODY { owner } else { owner & !APART }
 }
 
-impl Table {
+impl<B> Table<B> {
     /// Opens the operation of a rendezvous message. `Again`: the endpoint already has `limit` open operations.
-    pub(crate) fn open_announced(&mut self, owner: usize) -> Result<Id, Status> {
+    pub fn open_announced(&mut self, owner: usize) -> Result<Id, Status> {
         if self.open_of(owner) + self.announced_of(owner) >= self.limit as usize {
             return Err(Status::Again);
         }
@@ -31,17 +32,17 @@ impl Table {
     }
 
     /// Returns the number of an endpoint's rendezvous messages that wait for the receiver's answer.
-    pub(crate) fn announced_of(&self, owner: usize) -> usize {
+    pub fn announced_of(&self, owner: usize) -> usize {
         self.apart.get(owner).map_or(0, |list| list.open as usize)
     }
 
     /// Checks whether this is the open operation of a rendezvous message.
-    pub(crate) fn is_announced(&self, id: Id) -> bool {
+    pub fn is_announced(&self, id: Id) -> bool {
         self.asked(id).is_some_and(|(_, kind)| kind == Kind::Announced)
     }
 
     /// Checks whether the caller has canceled the operation.
-    pub(crate) fn is_wanted_back(&self, id: Id) -> bool {
+    pub fn is_wanted_back(&self, id: Id) -> bool {
         self.slab.cold(id).is_some_and(|cold| cold.wanted_back)
     }
 
@@ -50,7 +51,8 @@ impl Table {
         &mut self.list(home(owner)).late
     }
 
-    pub(crate) fn ids_apart(&self, owner: usize) -> Vec<Id> {
+    /// Returns an endpoint's rendezvous messages that wait for the receiver's answer.
+    pub fn ids_apart(&self, owner: usize) -> Vec<Id> {
         self.ids_from(self.apart.get(owner).map_or(NONE, |list| list.first), |_| true)
     }
 
@@ -66,7 +68,7 @@ impl Table {
     }
 
     /// Marks a transfer whose end needs handling: see [`Table::take_ended_transfer`].
-    pub(crate) fn watch_transfer(&mut self, id: Id) {
+    pub fn watch_transfer(&mut self, id: Id) {
         let Some(hot) = self.slab.get_mut(id) else { return };
         hot.set(TAKES);
         if hot.is(ENDED) {
@@ -75,7 +77,7 @@ impl Table {
     }
 
     /// Takes one marked transfer that has ended.
-    pub(crate) fn take_ended_transfer(&mut self) -> Option<Id> {
+    pub fn take_ended_transfer(&mut self) -> Option<Id> {
         let takes = |id: &Id| self.slab.get(*id).is_some_and(|hot| hot.is(TAKES));
         let at = self.due.iter().position(takes)?;
         Some(self.due.swap_remove(at))

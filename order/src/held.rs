@@ -7,38 +7,39 @@
 //! and circuit that the operation may have used is closed, because the ABI forbids any access by the provider after that. If the
 //! outcome is unknown, only closing releases the memory.
 
-use super::{Id, LocalBuffer};
+use super::Id;
 
 /// Converts an interface number to the eight bits of a slot. 255 means "not posted"; interfaces from 254 on share the number 254.
-pub(super) fn narrow(interface: usize) -> usize {
+#[inline]
+pub(crate) fn narrow(interface: usize) -> usize {
     interface.min(254)
 }
 
 /// An operation that has ended for its caller, but not for the provider.
-pub(crate) struct Unfinished {
-    pub(super) id: Id,
+pub struct Unfinished<B> {
+    pub(crate) id: Id,
     /// The interface to which the operation was posted.
-    pub(super) interface: usize,
+    pub(crate) interface: usize,
     /// The local memory; `None`: the operation uses no memory that the core holds.
     #[allow(dead_code)] // held for its drop
-    pub(super) local_buffer: Option<LocalBuffer>,
+    pub(crate) local_buffer: Option<B>,
 }
 
-impl Unfinished {
+impl<B> Unfinished<B> {
     /// Returns the operation's number.
-    pub(crate) fn id(&self) -> Id {
+    pub fn id(&self) -> Id {
         self.id
     }
 
     /// Returns the interface to which the operation was posted.
-    pub(crate) fn interface(&self) -> usize {
+    pub fn interface(&self) -> usize {
         self.interface
     }
 }
 
 /// A provider's endpoint that an operation may have used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Through {
+pub enum Through {
     /// A circuit of the worker, by its number.
     Circuit(u64),
     /// The lanes of an endpoint, by the id of the endpoint (not of an operation).
@@ -48,51 +49,58 @@ pub(crate) enum Through {
     Interface,
 }
 
-/// The held memory of one worker; see `Shared::hold`.
-#[derive(Default)]
-pub(crate) struct Held {
-    all: Vec<(Unfinished, Vec<Through>)>,
+/// The held memory of one worker.
+pub struct Held<B> {
+    all: Vec<(Unfinished<B>, Vec<Through>)>,
 }
 
-impl Held {
+impl<B> Default for Held<B> {
+    fn default() -> Held<B> {
+        Held { all: Vec::new() }
+    }
+}
+
+impl<B> Held<B> {
     /// Keeps the memory of `op` until everything in `through` is closed.
-    pub(crate) fn keep(&mut self, op: Unfinished, through: Vec<Through>) {
+    pub fn keep(&mut self, op: Unfinished<B>, through: Vec<Through>) {
         self.all.push((op, through));
     }
 
     /// Handles the failure of the provider of this interface. From this call on, closing an endpoint does not prove that the memory
     /// is unused.
-    pub(crate) fn broke(&mut self, interface: usize) {
-        let posted_there = |op: &Unfinished| op.interface == narrow(interface);
+    pub fn broke(&mut self, interface: usize) {
+        let posted_there = |op: &Unfinished<B>| op.interface == narrow(interface);
         for (_, through) in self.all.iter_mut().filter(|(op, _)| posted_there(op)) {
             *through = vec![Through::Interface];
         }
     }
 
     /// Takes an operation whose outcome a provider reports at this interface. `None`: the table has no operation with that number.
-    pub(crate) fn completed(&mut self, cookie: u64, interface: usize) -> Option<Unfinished> {
-        let ended =
-            |(op, _): &(Unfinished, _)| op.id.raw() == cookie && op.interface == narrow(interface);
+    pub fn completed(&mut self, cookie: u64, interface: usize) -> Option<Unfinished<B>> {
+        let ended = |(op, _): &(Unfinished<B>, _)| {
+            op.id.raw() == cookie && op.interface == narrow(interface)
+        };
         let at = self.all.iter().position(ended)?;
         Some(self.all.swap_remove(at).0)
     }
 
     /// Checks whether the table has an operation with that number that was posted to this interface.
-    pub(crate) fn has(&self, cookie: u64, interface: usize) -> bool {
-        let posted = |op: &Unfinished| op.id.raw() == cookie && op.interface == narrow(interface);
+    pub fn has(&self, cookie: u64, interface: usize) -> bool {
+        let posted =
+            |op: &Unfinished<B>| op.id.raw() == cookie && op.interface == narrow(interface);
         self.all.iter().any(|(op, _)| posted(op))
     }
 
     /// Handles the closing of `what`. Returns the memory that is free; the caller drops it while nothing is borrowed.
     #[must_use]
-    pub(crate) fn closed(&mut self, what: Through) -> Vec<Unfinished> {
+    pub fn closed(&mut self, what: Through) -> Vec<Unfinished<B>> {
         for (_, through) in &mut self.all {
             through.retain(|one| *one != what);
         }
         let (free, kept) =
             std::mem::take(&mut self.all).into_iter().partition(|(_, through)| through.is_empty());
         self.all = kept;
-        let free: Vec<(Unfinished, Vec<Through>)> = free;
+        let free: Vec<(Unfinished<B>, Vec<Through>)> = free;
         free.into_iter().map(|(op, _)| op).collect()
     }
 }

@@ -2,22 +2,22 @@
 //! not requested, for the next flush.
 
 use super::*;
-use crate::error::Scope;
+use crate::Scope;
 
-impl Table {
+impl<B> Table<B> {
     /// Takes the unreported failure, for the flush that reports it.
-    pub(crate) fn take_late(&mut self, owner: usize) -> Option<Error> {
+    pub fn take_late(&mut self, owner: usize) -> Option<Error> {
         self.lists.get_mut(owner)?.late.take()
     }
 
     /// Puts a failure back, for the endpoint's next flush.
-    pub(crate) fn keep_late(&mut self, owner: usize, error: Error) {
+    pub fn keep_late(&mut self, owner: usize, error: Error) {
         let _ = self.own_list(owner).late.get_or_insert(error);
     }
 
     /// Drops the result, which will not be requested any more. The owner's next flush reports an unreported failure.
     #[inline]
-    pub(crate) fn forget(&mut self, id: Id) {
+    pub fn forget(&mut self, id: Id) {
         if !self.slab.remove_hot_if(id, |hot| hot.kind_and_flags == plain::ENDED_PLAIN) {
             self.forget_other(id);
         }
@@ -74,14 +74,14 @@ impl Table {
     }
 
     /// Takes the result of an operation that has ended, and removes the operation.
-    pub(crate) fn take(&mut self, id: Id) -> Option<Result<u64, Error>> {
+    pub fn take(&mut self, id: Id) -> Option<Result<u64, Error>> {
         let result = self.result(id)?;
         self.forget(id);
         Some(result)
     }
 
     /// Returns the result of an operation that has ended; the operation remains.
-    pub(crate) fn result(&mut self, id: Id) -> Option<Result<u64, Error>> {
+    pub fn result(&mut self, id: Id) -> Option<Result<u64, Error>> {
         let Some(&hot) = self.slab.get(id) else {
             return Some(Err(Error::from_status(Status::Closed)));
         };
@@ -97,12 +97,12 @@ impl Table {
     }
 
     /// Takes memory that an ended operation used.
-    pub(crate) fn take_freed(&mut self) -> Option<LocalBuffer> {
+    pub fn take_freed(&mut self) -> Option<B> {
         self.freed.pop()
     }
 
     /// Checks whether the operation has failed; [`Table::take`] returns the error.
-    pub(crate) fn has_failed(&self, id: Id) -> bool {
+    pub fn has_failed(&self, id: Id) -> bool {
         self.slab.get(id).is_some_and(|hot| hot.is(FAILED))
     }
 
@@ -114,7 +114,7 @@ impl Table {
     }
 
     /// Moves the unreported failures of a failed endpoint to its replacement, whose flushes report them.
-    pub(crate) fn inherit(&mut self, from: usize, to: usize) {
+    pub fn inherit(&mut self, from: usize, to: usize) {
         if let Some(late) = self.take_late(from) {
             self.keep_late(to, late);
         }
@@ -130,7 +130,7 @@ impl Table {
     /// Moves the open operations of a failed endpoint, which has sent nothing, to the endpoint that replaces it. Operations that a
     /// flush of the new endpoint covers, and parts for which such operations wait, are placed before that flush. The others are
     /// placed at the end, because they were posted after all of the new endpoint's operations.
-    pub(crate) fn hand_over(&mut self, from: usize, to: usize) {
+    pub fn hand_over(&mut self, from: usize, to: usize) {
         let mut covered = Vec::new();
         for id in self.ids_of(from, |hot| !hot.is(POSTED)) {
             covered.push(id);
@@ -186,11 +186,6 @@ impl Table {
         std::iter::successors(self.slab.at(last as usize), before).collect()
     }
 
-    /// Records an error that does not result from the operation's parts. The operation ends with this error.
-    pub(crate) fn spoil(&mut self, id: Id, error: Error) {
-        self.note_error(id, error);
-    }
-
     pub(super) fn ids_of(&self, owner: usize, only: impl Fn(&Hot) -> bool) -> Vec<Id> {
         let first = self.lists.get(owner).map_or(NONE, |list| list.first);
         self.ids_from(first, only)
@@ -209,8 +204,8 @@ impl Table {
     }
 
     /// Cancels an operation of which nothing has taken effect. The operation ends with this error, and no flush reports it.
-    pub(crate) fn cancel(&mut self, id: Id, error: Error) {
-        self.note_error(id, error.clone());
+    pub fn cancel(&mut self, id: Id, error: Error) {
+        self.spoil(id, error.clone());
         let Some(hot) = self.open_hot(id) else { return };
         hot.set(TOLD);
         self.end(id, 0, false, false);
@@ -219,14 +214,14 @@ impl Table {
 
     /// Records that the caller canceled an operation and that the provider tries to cancel it. If the operation ends as canceled,
     /// no flush reports it.
-    pub(crate) fn want_back(&mut self, id: Id) {
+    pub fn want_back(&mut self, id: Id) {
         if let Some(cold) = self.cold_mut(id) {
             cold.wanted_back = true;
         }
     }
 
     /// Returns the parts of an operation.
-    pub(crate) fn parts_of(&self, whole: Id) -> Vec<Id> {
+    pub fn parts_of(&self, whole: Id) -> Vec<Id> {
         let Some(hot) = self.slab.get(whole) else { return Vec::new() };
         let is_part = |id: &Id| self.slab.cold(*id).is_some_and(|cold| cold.then.contains(&whole));
         let mut parts = self.ids_of(hot.owner() as usize, |_| true);
@@ -235,7 +230,7 @@ impl Table {
     }
 
     /// Returns the interface to which an operation is posted.
-    pub(crate) fn posted_at(&self, id: Id) -> Option<usize> {
+    pub fn posted_at(&self, id: Id) -> Option<usize> {
         let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED) && hot.is(POSTED))?;
         Some(usize::from(hot.interface()))
     }
@@ -243,12 +238,12 @@ impl Table {
     /// Ends an operation whose outcome a provider reports as unknown, at the interface to which it was posted. A device may still
     /// access its memory. The caller keeps the operation's memory, if there is any. Returns the owner; `None`: there is no such
     /// operation.
-    pub(crate) fn completed_unknown(
+    pub fn completed_unknown(
         &mut self,
         cookie: u64,
         interface: usize,
         error: Error,
-    ) -> Option<(usize, Option<Unfinished>)> {
+    ) -> Option<(usize, Option<Unfinished<B>>)> {
         let id = Id::from_raw(cookie)?;
         let (owner, interface) = (self.owner(id)?, narrow(interface));
         let kept = self.cold_mut(id).and_then(|cold| cold.local_buffer.take());
@@ -264,9 +259,9 @@ impl Table {
     }
 
     /// Ends every operation of an endpoint with its error. Returns the operations that providers still have: their memory must be
-    /// kept, see [`crate::op::held`].
+    /// kept, see [`crate::held`].
     #[must_use]
-    pub(crate) fn fail_owner(&mut self, owner: usize, error: &Error) -> Vec<Unfinished> {
+    pub fn fail_owner(&mut self, owner: usize, error: &Error) -> Vec<Unfinished<B>> {
         self.explain(owner, error);
         let mut ids = self.ids_of(owner, |_| true);
         ids.extend(self.ids_apart(owner));
@@ -275,7 +270,7 @@ impl Table {
 
     /// Ends every operation of a dropped endpoint with its error; no flush remains that could report the failures.
     #[must_use]
-    pub(crate) fn cancel_owner(&mut self, owner: usize, error: &Error) -> Vec<Unfinished> {
+    pub fn cancel_owner(&mut self, owner: usize, error: &Error) -> Vec<Unfinished<B>> {
         for id in self.ids_of(owner, |_| true).into_iter().chain(self.ids_apart(owner)) {
             if let Some(hot) = self.slab.get_mut(id) {
                 hot.set(TOLD);
@@ -287,19 +282,19 @@ impl Table {
     /// Ends the operations posted to one interface while the endpoint continues. Flushes that wait for these operations end with
     /// the error.
     #[must_use]
-    pub(crate) fn fail_posted(
+    pub fn fail_posted(
         &mut self,
         owner: usize,
         interface: usize,
         error: &Error,
-    ) -> Vec<Unfinished> {
+    ) -> Vec<Unfinished<B>> {
         let ids = self.ids_of(owner, |hot| hot.is_posted_to(interface));
         self.fail(&ids, error, true)
     }
 
     /// Ends these open operations with an error. `tells`: flushes that wait for them are not among `ids` and report the error.
     #[must_use]
-    pub(crate) fn fail(&mut self, ids: &[Id], error: &Error, tells: bool) -> Vec<Unfinished> {
+    pub fn fail(&mut self, ids: &[Id], error: &Error, tells: bool) -> Vec<Unfinished<B>> {
         let mut unfinished = Vec::new();
         if ids.is_empty() {
             return unfinished;
@@ -337,7 +332,7 @@ impl Table {
     }
 
     /// Adds the provider's later error text to operations of an endpoint that have just ended with only a status.
-    pub(crate) fn explain(&mut self, owner: usize, error: &Error) {
+    pub fn explain(&mut self, owner: usize, error: &Error) {
         let Some(list) = self.lists.get_mut(owner) else { return };
         for id in std::mem::take(&mut list.bare) {
             let cold = self.cold_mut(id);
@@ -350,21 +345,21 @@ impl Table {
     }
 
     /// Returns the operations of an endpoint that providers have, and their interfaces.
-    pub(crate) fn posted_of(&self, owner: usize) -> Vec<(Id, usize)> {
+    pub fn posted_of(&self, owner: usize) -> Vec<(Id, usize)> {
         let at = |id: Id| Some((id, usize::from(self.slab.get(id)?.interface())));
         self.ids_of(owner, |hot| hot.is(POSTED)).into_iter().filter_map(at).collect()
     }
 
     /// Separates an operation from an endpoint that is dropped while the transport continues. A later flush of the endpoint does
     /// not become complete as a result; it ends with the endpoint, whose operations are failed next.
-    pub(crate) fn orphan(&mut self, id: Id) {
+    pub fn orphan(&mut self, id: Id) {
         let Some(&hot) = self.slab.get(id) else { return };
         let _ = self.unlink(hot);
         self.link(id, NOBODY);
     }
 
     /// Removes a dropped endpoint, whose index is then free.
-    pub(crate) fn forget_owner(&mut self, owner: usize) {
+    pub fn forget_owner(&mut self, owner: usize) {
         for id in self.take_untold(owner).into_iter().chain(self.forget_apart(owner)) {
             if let Some(hot) = self.slab.get_mut(id) {
                 hot.set(TOLD);

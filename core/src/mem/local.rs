@@ -1,22 +1,8 @@
-//! Operations that are open when the call that posted them returns.
-//!
-//! [`Table`] alone has all open operations: their endpoints, the events for which they wait, and the memory that they use. Flush
-//! and fence query it (see [`Table::start_flush`]). The table enforces the limit on the pending operations of an endpoint. An
-//! answer or a completion that matches no open operation is ignored.
+//! The local memory of operations, which the operation table keeps until they have ended.
 
-pub(crate) mod held;
-pub(crate) mod pieces;
-pub(crate) mod slab;
-mod table;
-#[cfg(test)]
-mod tests;
-
-pub(crate) use pieces::Pieces;
-pub(crate) use slab::Id;
-pub(crate) use table::{Kind, Table};
-
+use super::pieces::Pieces;
+use super::region::Region;
 use crate::Status;
-use crate::region::Region;
 use crate::registry::abi::PackBuffer;
 use std::rc::Rc;
 
@@ -106,6 +92,19 @@ impl LocalBuffer {
     /// Makes a buffer that is only kept alive because a provider uses it.
     pub(crate) fn held(memory: Memory, offset: usize, len: usize) -> LocalBuffer {
         LocalBuffer { memory, offset, len, missing: 0 }
+    }
+
+    /// Makes the record of a request for the key of a handle, by the endpoint with the number `of`.
+    pub(crate) fn of_key_request(of: u64, handle: u64) -> LocalBuffer {
+        let asks = [of.to_le_bytes(), handle.to_le_bytes()].concat();
+        LocalBuffer::held(Memory::Bytes(asks.into()), 0, 16)
+    }
+
+    /// Returns the number of the requesting endpoint, and the handle.
+    pub(crate) fn key_request(&self) -> Option<(u64, u64)> {
+        let Memory::Bytes(asks) = &self.memory else { return None };
+        let (of, handle) = asks.split_first_chunk::<8>()?;
+        Some((u64::from_le_bytes(*of), u64::from_le_bytes(handle.try_into().ok()?)))
     }
 
     /// Stores bytes of a message. Returns `true` if they were the last ones.

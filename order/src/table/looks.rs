@@ -1,20 +1,22 @@
 //! Queries: the operations before a given one, and the state that is published for observers.
 
 use super::{Hot, Kind, List, NONE, NOWHERE, POSTED, Table};
-use crate::op::Id;
+use crate::Id;
 
 /// The oldest operation of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Oldest {
-    pub(crate) id: Id,
-    pub(crate) kind: Kind,
+pub struct Oldest {
+    /// The operation's number.
+    pub id: Id,
+    /// The event for which it waits.
+    pub kind: Kind,
     /// The interface of the provider that has the operation.
-    pub(crate) posted_to: Option<usize>,
+    pub posted_to: Option<usize>,
 }
 
-impl Table {
+impl<B> Table<B> {
     /// Returns the oldest open operation of an endpoint. If only rendezvous messages are open, returns the oldest of these.
-    pub(crate) fn oldest_of(&self, owner: usize) -> Option<Oldest> {
+    pub fn oldest_of(&self, owner: usize) -> Option<Oldest> {
         let first = |lists: &[List]| lists.get(owner).map(|list| list.first);
         let lists = [first(&self.lists), first(&self.apart)];
         let first = lists.into_iter().flatten().find(|first| *first != NONE)?;
@@ -26,31 +28,28 @@ impl Table {
     }
 
     /// Returns the indices of the endpoints that have open operations.
-    pub(crate) fn owners_with_open_operations(&self) -> impl Iterator<Item = usize> + '_ {
+    pub fn owners_with_open_operations(&self) -> impl Iterator<Item = usize> + '_ {
         let all = 0..self.lists.len().max(self.apart.len());
         all.filter(|owner| self.open_of(*owner) + self.announced_of(*owner) > 0)
     }
 
-    /// Returns the number of tracked operations that have ended and were not taken.
-    pub(crate) fn untaken(&self) -> usize {
-        self.completed.len()
-    }
-
     /// Checks whether puts that are not posted to this interface may precede an operation. `None`: checks whether any puts may.
-    pub(crate) fn other_puts_before(&self, id: Id, interface: Option<usize>) -> bool {
+    pub fn other_puts_before(&self, id: Id, interface: Option<usize>) -> bool {
         use Kind::{Copy, Flush, Native, Put, Whole};
-        let before = |hot: &&Hot| self.slab.get(self.slab.at(hot.before as usize)?);
-        let nearest = self.slab.get(id).as_ref().and_then(before);
-        std::iter::successors(nearest, before).any(|hot| {
+        self.before(id).any(|hot| {
             let same = interface.is_some_and(|interface| hot.is_posted_to(interface));
             matches!(hot.kind(), Native | Put | Copy | Flush | Whole) && !same
         })
     }
 
     /// Checks whether an operation posted to this interface precedes another one.
-    pub(crate) fn posted_before(&self, id: Id, interface: usize) -> bool {
+    pub fn posted_before(&self, id: Id, interface: usize) -> bool {
+        self.before(id).any(|hot| hot.is_posted_to(interface))
+    }
+
+    /// Returns the open operations before another one, the nearest first.
+    fn before(&self, id: Id) -> impl Iterator<Item = &Hot> {
         let before = |hot: &&Hot| self.slab.get(self.slab.at(hot.before as usize)?);
-        let nearest = self.slab.get(id).as_ref().and_then(before);
-        std::iter::successors(nearest, before).any(|hot| hot.is_posted_to(interface))
+        std::iter::successors(self.slab.get(id), before).skip(1)
     }
 }

@@ -7,11 +7,11 @@
 
 use super::*;
 
-impl Table {
+impl<B> Table<B> {
     /// Turns an operation opened before into a flush. The flush is complete when everything that its owner opened before it is
     /// complete. `lanes`: the lanes that puts completed locally may have used. If `lanes` is not empty, the flush is due when it
     /// reaches the head, see [`Table::take_due`]. `late`: an earlier failure that the flush reports.
-    pub(crate) fn start_flush(&mut self, id: Id, lanes: u64, late: Option<Error>) {
+    pub fn start_flush(&mut self, id: Id, lanes: u64, late: Option<Error>) {
         if let Some(cold) = self.cold_mut(id) {
             (cold.lanes, cold.error) = (lanes, late);
         }
@@ -41,7 +41,7 @@ impl Table {
     }
 
     /// Takes a flush that has reached the head of its list and must ask lanes: the flush, its owner, and the lanes.
-    pub(crate) fn take_due(&mut self) -> Option<(Id, usize, u64)> {
+    pub fn take_due(&mut self) -> Option<(Id, usize, u64)> {
         let (mut takes, mut found) = (Vec::new(), None);
         while let Some(id) = self.due.pop() {
             match self.slab.get(id) {
@@ -60,7 +60,7 @@ impl Table {
     }
 
     /// Checks whether any flush is due.
-    pub(crate) fn has_due(&self) -> bool {
+    pub fn has_due(&self) -> bool {
         !self.due.is_empty()
     }
 
@@ -72,7 +72,7 @@ impl Table {
         while let Some(id) = self.slab.at(at as usize) {
             let Some(&hot) = self.slab.get(id) else { break };
             if hot.is_kind(Kind::Flush) {
-                self.note_error(id, error.clone());
+                self.spoil(id, error.clone());
                 told = true;
             }
             at = hot.after;
@@ -86,7 +86,7 @@ impl Table {
     /// Records that an operation of an endpoint asks a lane for the outcome of everything posted on that lane. The operation that
     /// contains `ask` gets the answer, and so does every flush that covers operations on the lane. If there is no such flush, the
     /// next one gets the answer.
-    pub(crate) fn asks(&mut self, ask: Id, lanes: u64) {
+    pub fn asks(&mut self, ask: Id, lanes: u64) {
         let Some(owner) = self.owner(ask) else { return };
         let Some(cold) = self.cold_mut(ask) else { return };
         cold.lanes = lanes;
@@ -104,7 +104,7 @@ impl Table {
 
     /// Records the question for another endpoint that uses the same lane. Returns whether an open operation of that endpoint
     /// reports a failure.
-    pub(crate) fn asks_for(&mut self, ask: Id, owner: usize, lanes: u64) -> bool {
+    pub fn asks_for(&mut self, ask: Id, owner: usize, lanes: u64) -> bool {
         let Ok(also) = self.insert(owner, Kind::Native, DETACHED) else { return false };
         self.then(ask, also);
         self.asks(also, lanes);
@@ -113,17 +113,17 @@ impl Table {
     }
 
     /// Returns the open operations of an endpoint that ask these lanes.
-    pub(crate) fn open_asks(&self, owner: usize, lanes: u64) -> Vec<Id> {
+    pub fn open_asks(&self, owner: usize, lanes: u64) -> Vec<Id> {
         let mut asks = self.ids_of(owner, |hot| hot.is_kind(Kind::Native));
         asks.retain(|id| self.slab.cold(*id).is_some_and(|cold| cold.lanes & lanes != 0));
         asks
     }
 
     /// Records the loss of lanes of an endpoint, with the locally completed puts on them. Returns whether a flush reports the loss.
-    pub(crate) fn lost_lanes(&mut self, owner: usize, lanes: u64, error: &Error) -> bool {
+    pub fn lost_lanes(&mut self, owner: usize, lanes: u64, error: &Error) -> bool {
         let mut flushes = self.flushes_over(owner, lanes);
         flushes.retain(|flush| self.is_asked_for(*flush));
-        flushes.iter().for_each(|flush| self.note_error(*flush, error.clone()));
+        flushes.iter().for_each(|flush| self.spoil(*flush, error.clone()));
         !flushes.is_empty()
     }
 

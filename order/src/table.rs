@@ -11,179 +11,26 @@
 mod apart;
 mod ends;
 mod flushes;
+mod hot;
 mod keys;
 mod looks;
 mod plain;
 mod tracked;
 
+pub use hot::Kind;
+use hot::*;
+pub use looks::Oldest;
 use tracked::Completed;
-pub(crate) use tracked::Counts;
+pub use tracked::Counts;
 
-use super::LocalBuffer;
 use super::held::{Unfinished, narrow};
 use super::slab::{Id, Slab};
 use crate::{Error, Status};
 use std::collections::VecDeque;
 
-/// The event for which an operation waits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u16)]
-pub(crate) enum Kind {
-    /// The sending of the operation: a message in the queue, or an emulated put that completes locally.
-    #[default]
-    Send,
-    /// A provider's completion, after the operation is posted.
-    Native,
-    /// A peer's answer to an emulated put.
-    Put,
-    /// The data of an emulated get.
-    Get,
-    /// A peer's answer to an emulated atomic.
-    Atomic,
-    /// A peer's answer to an emulated atomic that returns the previous value.
-    Fetch,
-    /// A peer's answer that it has handled everything sent before.
-    Ping,
-    /// The end of both sides' parts of a shared copy.
-    Copy,
-    /// The end of all operations before it in the list.
-    Flush,
-    /// The end of its parts, which are operations as well.
-    Whole,
-    /// The receiver's answer to a rendezvous message. No flush waits for this answer: see `apart`.
-    Announced,
-    /// The key for a handle, which the owner of the memory sends.
-    Key,
-}
-
-/// The kinds by number; four bits hold the number.
-const KINDS: [Kind; 16] = {
-    use Kind::*;
-    [
-        Send, Native, Put, Get, Atomic, Fetch, Ping, Copy, Flush, Whole, Announced, Key, Send,
-        Send, Send, Send,
-    ]
-};
-
-impl Kind {
-    /// Checks whether a peer's answer ends an operation of this kind.
-    fn is_asked(self) -> bool {
-        use Kind::*;
-        matches!(self, Put | Get | Atomic | Fetch | Ping | Announced | Key)
-    }
-}
-
-const ENDED: u16 = 1;
-/// Flag: the operation has ended with an error.
-const FAILED: u16 = 2;
-/// Flag: the operation is detached, so its result will not be requested.
-const DETACHED: u16 = 4;
-/// Flag: the operation was posted to a provider, which may access the memory until it reports the outcome.
-const POSTED: u16 = 8;
-/// Flag: the operation is a flush that has lanes to flush when it reaches the head.
-const THEN_LANES: u16 = 16;
-/// Flag: the operation is a flush that has reached the head.
-const REACHED: u16 = 32;
-/// Flag: the operation returns no value, even if its completion carries one.
-const SILENT: u16 = 64;
-/// Flag: the failure has been reported, or nothing remains to which it could be reported.
-const TOLD: u16 = 128;
-/// Flag: the operation is tracked, so the worker's completion list receives its outcome with the application's value.
-const TRACKED: u16 = 256;
-/// Flag: the operation is only counted; the application's value is the number of the counter.
-const COUNTED: u16 = 512;
-/// Flag: the operation is the transfer of a rendezvous message at the receiver. The end of such an operation needs handling, see
-/// `apart`.
-const TAKES: u16 = 1024;
-/// Flag: the cold part is empty, see `plain`.
-const PLAIN: u16 = 2048;
-/// The position of the kind, above the flags.
-const KIND_SHIFT: u32 = 12;
-
-const NOBODY: u32 = 0x00ff_ffff;
-const NOWHERE: u8 = u8::MAX;
-const NONE: u32 = u32::MAX;
-
-/// The part that every use of an operation touches. Together with the number it fills half a cache line.
-#[derive(Clone, Copy)]
-struct Hot {
-    kind_and_flags: u16,
-    /// The number of events that are still needed to complete the operation.
-    parts: u16,
-    /// The endpoint's index; the highest byte is the interface to which the operation is posted.
-    owner_and_interface: u32,
-    /// The neighbours in the owner's list, while the operation is open. After an unreported failure, these fields are the
-    /// neighbours in the list of such failures. Otherwise they hold the value.
-    before: u32,
-    after: u32,
-    /// The application's value of a tracked operation, or the counter's number of a counted one.
-    user: u64,
-}
-
-const _: () = assert!(size_of::<Hot>() == 24);
-
-impl Default for Hot {
-    fn default() -> Hot {
-        Hot {
-            kind_and_flags: 0,
-            parts: 0,
-            owner_and_interface: NOBODY | u32::from(NOWHERE) << 24,
-            before: NONE,
-            after: NONE,
-            user: 0,
-        }
-    }
-}
-
-impl Hot {
-    fn owner(&self) -> u32 {
-        self.owner_and_interface & NOBODY
-    }
-
-    fn interface(&self) -> u8 {
-        (self.owner_and_interface >> 24) as u8
-    }
-
-    fn is(&self, flag: u16) -> bool {
-        self.kind_and_flags & flag != 0
-    }
-
-    fn set(&mut self, flags: u16) {
-        self.kind_and_flags |= flags;
-    }
-
-    fn kind(&self) -> Kind {
-        KINDS[usize::from(self.kind_and_flags >> KIND_SHIFT)]
-    }
-
-    /// Compares the kind without decoding it, which is cheaper than decoding.
-    fn is_kind(&self, kind: Kind) -> bool {
-        self.kind_and_flags >> KIND_SHIFT == kind as u16
-    }
-
-    /// Checks whether the operation has failed and the holder of its request may still request the error.
-    fn is_untold(&self) -> bool {
-        self.kind_and_flags & (FAILED | TOLD) == FAILED
-    }
-
-    /// Checks whether the operation is posted to this interface and not complete.
-    fn is_posted_to(&self, interface: usize) -> bool {
-        self.is(POSTED) && usize::from(self.interface()) == narrow(interface)
-    }
-
-    fn value(&self) -> u64 {
-        u64::from(self.before) | u64::from(self.after) << 32
-    }
-
-    fn set_value(&mut self, value: u64) {
-        (self.before, self.after) = (value as u32, (value >> 32) as u32);
-    }
-}
-
 /// The state that few operations have.
-#[derive(Default)]
-struct Cold {
-    local_buffer: Option<LocalBuffer>,
+struct Cold<B> {
+    local_buffer: Option<B>,
     error: Option<Error>,
     /// Whether the caller has canceled the operation and the provider has been asked to cancel it.
     wanted_back: bool,
@@ -192,6 +39,12 @@ struct Cold {
     lanes: u64,
     /// The operations that contain this one as a part, or that wait for it.
     then: Vec<Id>,
+}
+
+impl<B> Default for Cold<B> {
+    fn default() -> Cold<B> {
+        Cold { local_buffer: None, error: None, wanted_back: false, lanes: 0, then: Vec::new() }
+    }
 }
 
 /// An endpoint's operations.
@@ -224,8 +77,8 @@ struct Part {
 }
 
 /// The open operations of a worker, and the ended ones whose result may still be requested.
-pub(crate) struct Table {
-    slab: Slab<Hot, Cold>,
+pub struct Table<B> {
+    slab: Slab<Hot, Cold<B>>,
     lists: Vec<List>,
     /// The operations for which no flush waits, also by endpoint.
     apart: Vec<List>,
@@ -245,12 +98,12 @@ pub(crate) struct Table {
     counters: Slab<(), Counts>,
     /// The memory of ended operations. The caller drops this memory while nothing is borrowed, because the drop may run code of the
     /// application.
-    freed: Vec<LocalBuffer>,
+    freed: Vec<B>,
 }
 
-impl Table {
+impl<B> Table<B> {
     /// Makes a table in which each endpoint may have `limit` operations open.
-    pub(crate) fn new(limit: usize) -> Table {
+    pub fn new(limit: usize) -> Table<B> {
         Table {
             slab: Slab::default(),
             lists: Vec::new(),
@@ -268,41 +121,45 @@ impl Table {
     }
 
     /// Returns the number of open operations.
-    pub(crate) fn open_count(&self) -> usize {
+    pub fn open_count(&self) -> usize {
         self.open
     }
 
     /// Returns the number of open operations of an endpoint.
-    pub(crate) fn open_of(&self, owner: usize) -> usize {
+    pub fn open_of(&self, owner: usize) -> usize {
         self.lists.get(owner).map_or(0, |list| list.open as usize)
     }
 
     /// Returns the number of open operations of an endpoint, without parts of other operations.
-    pub(crate) fn open_wholes(&self, owner: usize) -> usize {
+    pub fn open_wholes(&self, owner: usize) -> usize {
         let whole = |id: &Id| self.slab.cold(*id).is_none_or(|cold| cold.then.is_empty());
         self.ids_of(owner, |_| true).iter().filter(|id| whole(id)).count()
     }
 
     /// Opens an operation that ends after one event. `Again`: the endpoint already has `limit` open operations.
-    pub(crate) fn open(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
+    pub fn open(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
+        self.open_with(owner, kind, 0)
+    }
+
+    fn open_with(&mut self, owner: usize, kind: Kind, flags: u16) -> Result<Id, Status> {
         if self.open_of(owner) >= self.limit as usize {
             return Err(Status::Again);
         }
-        self.insert(owner, kind, 0)
+        self.insert(owner, kind, flags)
     }
 
     /// Opens an operation that the core posts for itself. The limit does not apply, since the operation that it serves is counted.
-    pub(crate) fn open_inner(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
+    pub fn open_inner(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
         self.insert(owner, kind, 0)
     }
 
     /// Opens an operation whose result is not requested: the next flush reports its failure.
-    pub(crate) fn open_late(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
+    pub fn open_late(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
         self.insert(owner, kind, DETACHED)
     }
 
     /// Opens a part of another operation: `of` ends only after the part.
-    pub(crate) fn open_part(&mut self, of: Id, owner: usize, kind: Kind) -> Result<Id, Status> {
+    pub fn open_part(&mut self, of: Id, owner: usize, kind: Kind) -> Result<Id, Status> {
         let id = self.insert(owner, kind, DETACHED)?;
         self.then(id, of);
         Ok(id)
@@ -404,12 +261,12 @@ impl Table {
     }
 
     /// Checks whether the operation has not ended.
-    pub(crate) fn is_open(&self, id: Id) -> bool {
+    pub fn is_open(&self, id: Id) -> bool {
         self.slab.get(id).is_some_and(|hot| !hot.is(ENDED))
     }
 
     /// Sets the memory that the operation reads or writes, which is kept until the operation ends.
-    pub(crate) fn set_local_buffer(&mut self, id: Id, local_buffer: LocalBuffer) {
+    pub fn set_local_buffer(&mut self, id: Id, local_buffer: B) {
         if let Some(cold) = self.cold_mut(id) {
             cold.local_buffer = Some(local_buffer);
         }
@@ -417,7 +274,7 @@ impl Table {
 
     /// Records that a provider has accepted the operation at this interface and will report its outcome.
     #[inline]
-    pub(crate) fn posted(&mut self, id: Id, interface: usize) {
+    pub fn posted(&mut self, id: Id, interface: usize) {
         let interface = narrow(interface) as u32;
         if let Some(hot) = self.open_hot(id) {
             hot.set(POSTED);
@@ -426,14 +283,14 @@ impl Table {
     }
 
     /// Makes the operation drop the value that its completion carries.
-    pub(crate) fn silence(&mut self, id: Id) {
+    pub fn silence(&mut self, id: Id) {
         if let Some(hot) = self.slab.get_mut(id) {
             hot.set(SILENT);
         }
     }
 
     /// Makes `waits` end only after `of`.
-    pub(crate) fn then(&mut self, of: Id, waits: Id) {
+    pub fn then(&mut self, of: Id, waits: Id) {
         let open = self.is_open(of);
         let Some(hot) = self.open_hot(waits).filter(|_| open) else { return };
         hot.parts += 1;
@@ -443,35 +300,35 @@ impl Table {
     }
 
     /// Returns the number of events that the operation still needs.
-    pub(crate) fn parts(&self, id: Id) -> u16 {
+    pub fn parts(&self, id: Id) -> u16 {
         self.slab.get(id).filter(|hot| !hot.is(ENDED)).map_or(0, |hot| hot.parts)
     }
 
     /// Returns the first error of an open operation or of the parts for which it waits.
-    pub(crate) fn trouble(&mut self, id: Id) -> Option<Error> {
+    pub fn trouble(&mut self, id: Id) -> Option<Error> {
         self.cold_mut(id)?.error.clone()
     }
 
     /// Returns the owner of an open operation.
-    pub(crate) fn owner(&self, id: Id) -> Option<usize> {
+    pub fn owner(&self, id: Id) -> Option<usize> {
         let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED))?;
         Some(apart::home(hot.owner()) as usize)
     }
 
     /// Returns the owner and the kind of an open operation that only a peer's answer ends; `None` for all others.
-    pub(crate) fn asked(&self, id: Id) -> Option<(usize, Kind)> {
+    pub fn asked(&self, id: Id) -> Option<(usize, Kind)> {
         let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED) && hot.kind().is_asked())?;
         Some((apart::home(hot.owner()) as usize, hot.kind()))
     }
 
     /// Returns the destination of an emulated get.
-    pub(crate) fn buffer_of_get(&mut self, id: Id) -> Option<&mut LocalBuffer> {
+    pub fn buffer_of_get(&mut self, id: Id) -> Option<&mut B> {
         let _ = self.asked(id).filter(|(_, kind)| *kind == Kind::Get)?;
         self.cold_mut(id)?.local_buffer.as_mut()
     }
 
     /// Records one event of an operation. Returns `true` if this event has ended the operation.
-    pub(crate) fn part(&mut self, id: Id, result: Result<u64, Error>) -> bool {
+    pub fn part(&mut self, id: Id, result: Result<u64, Error>) -> bool {
         if !self.is_open(id) {
             return false;
         }
@@ -482,12 +339,7 @@ impl Table {
 
     /// Records the outcome of an operation at the interface to which it was posted, as the provider reports it. `false`: there is
     /// no such operation.
-    pub(crate) fn completed(
-        &mut self,
-        cookie: u64,
-        interface: usize,
-        result: Result<u64, Error>,
-    ) -> bool {
+    pub fn completed(&mut self, cookie: u64, interface: usize, result: Result<u64, Error>) -> bool {
         let Some(id) = Id::from_raw(cookie) else { return false };
         let theirs = |hot: &&mut Hot| hot.is_kind(Kind::Native) && hot.is_posted_to(interface);
         let Some(hot) = self.open_hot(id).filter(theirs) else { return false };
@@ -519,7 +371,7 @@ impl Table {
         let value = match result {
             Ok(value) => value,
             Err(error) => {
-                self.note_error(id, error);
+                self.spoil(id, error);
                 let list = self.list(owner);
                 if bare && list.bare.len() < MOST_BARE {
                     list.bare.push(id);
@@ -532,7 +384,8 @@ impl Table {
         }
     }
 
-    fn note_error(&mut self, id: Id, error: Error) {
+    /// Records an error of an operation, which ends with the first one.
+    pub fn spoil(&mut self, id: Id, error: Error) {
         if let Some(cold) = self.cold_mut(id) {
             let _ = cold.error.get_or_insert(error);
         }
@@ -584,7 +437,7 @@ impl Table {
     }
 
     /// Removes an operation that was not posted, without any report.
-    pub(crate) fn withdraw(&mut self, id: Id) {
+    pub fn withdraw(&mut self, id: Id) {
         if let Some(cold) = self.cold_mut(id) {
             cold.error = None;
         }

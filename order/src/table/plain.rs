@@ -19,30 +19,22 @@ const POSTED_HELD: u16 = POSTED_PLAIN & !PLAIN;
 /// The flags of an operation that has ended successfully; the slot holds its value.
 pub(super) const ENDED_PLAIN: u16 = POSTED_PLAIN & !POSTED | ENDED;
 
-impl Table {
+impl<B> Table<B> {
     /// Opens an operation that is posted to this interface immediately and needs no memory kept. `Again`: the endpoint already has
     /// `limit` open operations.
     #[inline]
-    pub(crate) fn open_plain(&mut self, owner: usize, interface: usize) -> Result<Id, Status> {
+    pub fn open_plain(&mut self, owner: usize, interface: usize) -> Result<Id, Status> {
         self.open_posted(owner, interface, POSTED_PLAIN)
     }
 
     /// Opens a plain operation for a message that waits in a queue.
-    pub(crate) fn open_queued(&mut self, owner: usize) -> Result<Id, Status> {
-        if self.open_of(owner) >= self.limit as usize {
-            return Err(Status::Again);
-        }
-        self.insert(owner, Kind::Send, PLAIN)
+    pub fn open_queued(&mut self, owner: usize) -> Result<Id, Status> {
+        self.open_with(owner, Kind::Send, PLAIN)
     }
 
     /// Opens an operation that is posted to this interface immediately and whose memory is kept until it has ended.
     #[inline]
-    pub(crate) fn open_held(
-        &mut self,
-        owner: usize,
-        interface: usize,
-        memory: LocalBuffer,
-    ) -> Result<Id, Status> {
+    pub fn open_held(&mut self, owner: usize, interface: usize, memory: B) -> Result<Id, Status> {
         let id = self.open_posted(owner, interface, POSTED_HELD)?;
         if let Some(cold) = self.slab.cold_mut(id) {
             cold.local_buffer = Some(memory);
@@ -86,12 +78,7 @@ impl Table {
     /// operation is neither plain nor one with only memory in its cold part, and nothing has changed. `Some(true)`: the operation
     /// had memory, or a flush follows it; the caller must then release and flush as `Shared::with_ops` does.
     #[inline]
-    pub(crate) fn completed_plain(
-        &mut self,
-        cookie: u64,
-        interface: usize,
-        value: u64,
-    ) -> Option<bool> {
+    pub fn completed_plain(&mut self, cookie: u64, interface: usize, value: u64) -> Option<bool> {
         let id = Id::from_raw(cookie)?;
         let hot = self.slab.get_mut(id)?;
         if hot.parts != 1 || usize::from(hot.interface()) != narrow(interface) {
@@ -108,7 +95,7 @@ impl Table {
 
     /// Records that a queued message has been sent; results as in [`Table::completed_plain`], with `None` if the operation has a
     /// cold part.
-    pub(crate) fn sent_plain(&mut self, id: Id) -> Option<bool> {
+    pub fn sent_plain(&mut self, id: Id) -> Option<bool> {
         let hot = self.slab.get_mut(id).filter(|hot| hot.parts == 1)?;
         let (owner, before, after) = (hot.owner(), hot.before, hot.after);
         match hot.kind_and_flags {
@@ -156,7 +143,7 @@ impl Table {
     /// Takes the value of a plain operation that has succeeded, and removes the operation. `None`: the operation has not ended or
     /// is not plain.
     #[inline(always)]
-    pub(crate) fn take_plain(&mut self, id: Id) -> Option<u64> {
+    pub fn take_plain(&mut self, id: Id) -> Option<u64> {
         let mut value = 0;
         let is = |hot: &Hot| {
             value = hot.value();
@@ -166,7 +153,7 @@ impl Table {
     }
 
     /// Returns the cold part of an operation, mutable; the operation is not plain afterwards.
-    pub(super) fn cold_mut(&mut self, id: Id) -> Option<&mut Cold> {
+    pub(super) fn cold_mut(&mut self, id: Id) -> Option<&mut Cold<B>> {
         if let Some(hot) = self.slab.get_mut(id) {
             hot.kind_and_flags &= !PLAIN;
         }
@@ -174,7 +161,7 @@ impl Table {
     }
 }
 
-impl Cold {
+impl<B> Cold<B> {
     /// Checks whether the operation's end requires more than the release of its memory.
     #[inline]
     fn is_more_than_memory(&self) -> bool {
@@ -186,6 +173,9 @@ impl Cold {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::rc::Rc;
+
+    type Table = crate::Table<Rc<[u8]>>;
 
     fn bare(status: Status) -> Error {
         Error::from_status(status)
@@ -236,6 +226,7 @@ mod tests {
         assert_eq!(table.fail_owner(3, &bare(Status::PeerFailed)).len(), 1);
         assert!(table.take(lost).is_some_and(|result| result.is_err()));
     }
+
     #[test]
     fn a_queued_message_ends_when_it_has_left_whether_anybody_asks_or_not() {
         let mut table = Table::new(8);
@@ -261,15 +252,13 @@ mod tests {
         table.forget(last);
         assert_eq!((table.open_count(), table.open_of(3)), (0, 0));
     }
+
     #[test]
     fn one_with_memory_keeps_it_until_it_has_ended_and_no_longer() {
         let mut table = Table::new(8);
-        let bytes: std::rc::Rc<[u8]> = [7; 8].into();
-        let open = |table: &mut Table| {
-            let memory = crate::op::Memory::Bytes(bytes.clone());
-            table.open_held(3, 1, LocalBuffer::held(memory, 0, 8)).unwrap()
-        };
-        let kept = || std::rc::Rc::strong_count(&bytes) - 1;
+        let bytes: Rc<[u8]> = [7; 8].into();
+        let open = |table: &mut Table| table.open_held(3, 1, bytes.clone()).unwrap();
+        let kept = || Rc::strong_count(&bytes) - 1;
         let [plain, tracked, failed, wanted, dropped] = [(); 5].map(|()| open(&mut table));
         assert_eq!((kept(), table.open_of(3)), (5, 5));
         assert_eq!(table.completed_plain(plain.raw(), 2, 0), None, "posted elsewhere");
@@ -300,13 +289,13 @@ mod tests {
         assert_eq!(table.completed_plain(last.raw(), 1, 0), None);
         assert!(table.completed(last.raw(), 1, Ok(0)) && table.is_open(waits));
     }
+
     /// The operation moved to this endpoint's list when that endpoint took over the open operations, see `hand_over`.
     #[test]
     fn memory_of_operation_ended_by_next_flush_is_released_by_caller() {
         let mut table = Table::new(8);
         let whole = table.open(7, Kind::Whole).unwrap();
-        let memory = crate::op::Memory::Bytes([1; 8].into());
-        table.set_local_buffer(whole, LocalBuffer::held(memory, 0, 8));
+        table.set_local_buffer(whole, [1; 8].into());
         let put = table.open_plain(3, 1).unwrap();
         let part = table.open_part(whole, 3, Kind::Flush).unwrap();
         table.start_flush(part, 0, None);

@@ -14,21 +14,24 @@ pub(super) enum Completed {
 
 /// The state of a counter.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Counts {
-    pub(crate) done: u64,
-    pub(crate) failed: u64,
-    pub(crate) open: u64,
+pub struct Counts {
+    /// The number of operations that have succeeded.
+    pub done: u64,
+    /// The number of operations that have failed.
+    pub failed: u64,
+    /// The number of pending operations.
+    pub open: u64,
     first_failed: Option<Id>,
 }
 
-impl Table {
+impl<B> Table<B> {
     /// Reports the end of this operation in the completion list.
-    pub(crate) fn track(&mut self, id: Id, user: u64) {
+    pub fn track(&mut self, id: Id, user: u64) {
         self.watch(id, TRACKED, user);
     }
 
     /// Reports the end of this operation by a counter.
-    pub(crate) fn count(&mut self, id: Id, counter: Id) {
+    pub fn count(&mut self, id: Id, counter: Id) {
         if let Some(counts) = self.counters.cold_mut(counter) {
             counts.open += 1;
         }
@@ -45,12 +48,12 @@ impl Table {
     }
 
     /// Reports an operation that succeeded within the posting call and has no number in the table.
-    pub(crate) fn track_done(&mut self, user: u64, value: u64) {
+    pub fn track_done(&mut self, user: u64, value: u64) {
         self.complete(Completed::Done { user, value });
     }
 
     /// Counts an operation that succeeded within the posting call and has no number in the table.
-    pub(crate) fn count_done(&mut self, counter: Id) {
+    pub fn count_done(&mut self, counter: Id) {
         if let Some(counts) = self.counters.cold_mut(counter) {
             counts.done += 1;
         }
@@ -86,22 +89,22 @@ impl Table {
 
     /// Checks whether the completion list or a counter reports the result, so that it is not requested. Only such an operation is
     /// removed before its request.
-    pub(crate) fn is_told(&self, id: Id) -> bool {
+    pub fn is_told(&self, id: Id) -> bool {
         self.slab.get(id).is_none_or(|hot| hot.is(TRACKED | COUNTED))
     }
 
     /// Checks whether the completion list has entries.
-    pub(crate) fn has_completed(&self) -> bool {
+    pub fn has_completed(&self) -> bool {
         !self.completed.is_empty()
     }
 
     /// Returns the length of the completion list.
-    pub(crate) fn completed_count(&self) -> usize {
+    pub fn completed_count(&self) -> usize {
         self.completed.len()
     }
 
     /// Takes the entry that ended first.
-    pub(crate) fn take_completed(&mut self) -> Option<(u64, Result<u64, Error>)> {
+    pub fn take_completed(&mut self) -> Option<(u64, Result<u64, Error>)> {
         let next = self.completed.pop_front()?;
         if self.completed.is_empty() {
             // The capacity follows the greatest length, so an application with many operations in flight causes no allocations.
@@ -124,12 +127,12 @@ impl Table {
     }
 
     /// Opens a counter.
-    pub(crate) fn open_counter(&mut self) -> Option<Id> {
+    pub fn open_counter(&mut self) -> Option<Id> {
         self.counters.insert(())
     }
 
     /// Closes a counter that has no holder any more.
-    pub(crate) fn close_counter(&mut self, counter: Id) {
+    pub fn close_counter(&mut self, counter: Id) {
         let first_failed = self.counters.remove(counter).and_then(|counts| counts.first_failed);
         if let Some(id) = first_failed {
             self.forget_ended(id);
@@ -137,12 +140,12 @@ impl Table {
     }
 
     /// Returns the values of a counter.
-    pub(crate) fn counts(&self, counter: Id) -> Counts {
+    pub fn counts(&self, counter: Id) -> Counts {
         self.counters.cold(counter).copied().unwrap_or_default()
     }
 
     /// Returns the error of the first failed operation that the counter counted.
-    pub(crate) fn first_failure(&self, counter: Id) -> Option<Error> {
+    pub fn first_failure(&self, counter: Id) -> Option<Error> {
         let id = self.counters.cold(counter)?.first_failed?;
         self.slab.cold(id)?.error.clone()
     }
@@ -154,6 +157,8 @@ const MOST_KEPT: usize = 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    type Table = crate::Table<()>;
 
     #[test]
     fn room_for_many_completions_stays_for_one_round_and_is_given_back_then() {
@@ -176,7 +181,7 @@ mod tests {
             table.track_done(7, 8);
             assert_eq!(table.take_completed(), Some((7, Ok(8))));
             assert!(table.completed.capacity() <= 2 * MOST_KEPT);
-            assert_eq!(table.slab.len(), 0);
+            assert_eq!(table.slab.count(), 0);
         }
     }
 }

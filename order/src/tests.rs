@@ -3,12 +3,12 @@
 mod told;
 
 use super::slab::LOOKS;
-use super::table::{Kind, Table};
 use super::*;
-use crate::error::Scope;
-use crate::{Error, Status};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+type Table = crate::Table<Rc<[u8]>>;
 
 fn bare(status: Status) -> Error {
     Error::from_status(status)
@@ -70,7 +70,7 @@ fn memory_of_operation_with_unknown_outcome_is_retained() {
     for has_memory in [true, false] {
         let id = posted(&mut table, 0, 3);
         if has_memory {
-            table.set_local_buffer(id, LocalBuffer::held(Memory::Bytes(vec![0; 8].into()), 0, 8));
+            table.set_local_buffer(id, Rc::from([0; 8]));
         }
         let unknown = Error::from_status(Status::OutcomeUnknown);
         let (owner, kept) = table.completed_unknown(id.raw(), 3, unknown).unwrap();
@@ -343,7 +343,7 @@ fn a_flush_of_a_failed_endpoint_asks_no_lane() {
 #[test]
 fn failing_endpoint_returns_posted_memory_and_releases_other_memory() {
     let mut table = Table::new(100);
-    let local_buffer = || LocalBuffer::held(Memory::Bytes(vec![0; 8].into()), 0, 8);
+    let local_buffer = || Rc::from([0; 8]);
     let (theirs, ours) = (posted(&mut table, 0, 1), table.open(0, Kind::Get).unwrap());
     table.set_local_buffer(theirs, local_buffer());
     table.set_local_buffer(ours, local_buffer());
