@@ -153,6 +153,8 @@ pub(super) enum Trial {
     Vanished(Step),
     /// The child did not answer within the limit.
     TimedOut(Step),
+    /// Another thread was loading a file at the fork, so the child did not use its loader.
+    Disturbed,
 }
 
 /// The arguments of the entry function in the child.
@@ -169,7 +171,7 @@ const ANSWER: c_int = 3;
 pub(super) fn try_file(
     path: &CStr,
     symbol: &CStr,
-    call: Call,
+    call: &mut Call,
     limit: Duration,
 ) -> io::Result<Trial> {
     try_with(path, symbol, Some(call), limit, pidfd_open)
@@ -178,7 +180,7 @@ pub(super) fn try_file(
 fn try_with(
     path: &CStr,
     symbol: &CStr,
-    mut call: Option<Call>,
+    call: Option<&mut Call>,
     limit: Duration,
     open: fn(c_int) -> Option<OwnedFd>,
 ) -> io::Result<Trial> {
@@ -197,7 +199,7 @@ fn try_with(
         -1 => Err(io::Error::last_os_error()),
         0 => {
             // SAFETY: this is the child; nothing runs after it.
-            unsafe { child(path, symbol, call.as_mut(), writer.as_raw_fd(), &mut stack) }
+            unsafe { child(path, symbol, call, writer.as_raw_fd(), &mut stack) }
         }
         _ => {
             drop(writer);
@@ -235,6 +237,10 @@ unsafe fn child(
         }
         let _ = libc::syscall(libc::SYS_close_range, (ANSWER + 1) as libc::c_uint, u32::MAX, 0);
         default_signals(stack);
+        if super::load::in_progress() {
+            say(b"W");
+            libc::_exit(0)
+        }
         let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         if handle.is_null() {
             let text = libc::dlerror();
@@ -459,6 +465,7 @@ fn verdict(answer: &[u8], status: &Collected) -> Trial {
     match (said, status) {
         ([b'S', signal], _) => Trial::Killed(step, i32::from(*signal)),
         ([b'R'], Collected::Exited(0) | Collected::Gone) if step == Step::Ending => Trial::Ran,
+        ([b'W'], Collected::Exited(0) | Collected::Gone) => Trial::Disturbed,
         ([b'M'], Collected::Exited(0) | Collected::Gone) => Trial::NoSymbol,
         ([b'F'], Collected::Exited(0) | Collected::Gone) => Trial::ForeignSymbol,
         ([b'E', text @ ..], _) => Trial::Refused(String::from_utf8_lossy(text).into_owned()),
