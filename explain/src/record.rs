@@ -44,7 +44,7 @@ pub enum Verdict {
     },
     /// The subject was found, but is not usable.
     Refused {
-        /// The step that failed: `search`, `permissions`, `elf`, `note`, `abi`, `probe`, `dlopen`, `symbol`, `init`, `value` (a
+        /// The step that failed: `search`, `permissions`, `elf`, `note`, `abi`, `fork`, `probe`, `dlopen`, `symbol`, `init`, `value` (a
         /// setting that the provider refuses), `layout`, `tables`, `open`.
         phase: String,
         /// The expected value.

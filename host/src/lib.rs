@@ -131,6 +131,7 @@ fn search_in(
         let (settings, log) = (search.settings.clone(), search.log.clone());
         search.consider(name, version, origin.clone(), || {
             loadable(tieline_plugin_api::is_static_program())?;
+            drop(load::begin()?);
             // A file that this process has loaded needs no trial, because the child would call into a copy of the file.
             if !candidate.system && !load::is_loaded(&candidate.path) {
                 probe::check(&candidate.path, &examined.checked.meta, mode, &*settings)?;

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tieline_explain::Error;
 use tieline_explain::{Log, LogLine};
 use tieline_plugin_api::abi::{DomainAttr, ENTRY_SYMBOL, EntryFn};
-use tieline_plugin_api::process::Kept;
+use tieline_plugin_api::process::{Call, Calls, Kept};
 use tieline_plugin_api::{CoreNote, Status};
 use tieline_trial::{FileKey, Unfit};
 
@@ -80,6 +80,24 @@ fn refuse<T>(
 /// inherits the list.
 static LOADED: Kept<(sys::MappedFile, semver::Version)> = Kept::new();
 
+/// The loads of files in progress. In a child that is forked during a load, the loader has the file, possibly not relocated.
+static LOADS: Calls = Calls::new();
+
+/// Begins to use the loader. A child that was forked during a load is refused.
+pub(super) fn begin() -> Result<Call<'static>, Refusal> {
+    LOADS.begin().ok_or_else(|| {
+        let expected = "a process whose parent was loading no file at the fork".to_string();
+        let found = "a thread of the parent was loading a provider file at the fork, so the loader may have it in part. \
+                     Start the child by exec, or open a context before the fork";
+        ("fork", Unfit { expected, found: found.to_string() })
+    })
+}
+
+/// Checks whether a load is in progress, or was in progress when this process was forked.
+pub(super) fn in_progress() -> bool {
+    LOADS.in_progress()
+}
+
 /// Checks whether the loader already has an object of this path. If so, its constructors have run, and the loader would use that
 /// object.
 pub(crate) fn is_loaded(path: &Path) -> bool {
@@ -101,9 +119,12 @@ pub(crate) fn is_loaded(path: &Path) -> bool {
 pub fn entry_of(path: &Path) -> Result<EntryFn, Refusal> {
     const RTLD_NODELETE: c_int = libc::RTLD_NODELETE;
     let flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
+    let load = begin()?;
     // SAFETY: loading a provider implies running its constructors. Only root or this user can have installed the file, and a child
     // process has tried it unless it is a system file or this process was started to try it.
-    let library = match unsafe { Library::open(Some(path.as_os_str()), flags) } {
+    let library = unsafe { Library::open(Some(path.as_os_str()), flags) };
+    drop(load);
+    let library = match library {
         Ok(library) => library,
         Err(error) => return Err(not_loaded(why(&error))),
     };

@@ -33,6 +33,9 @@ use tieline_trial::{Answer, Cache, FileKey, Key, Unfit, now};
 
 /// The time limit for constructors and entry function together.
 const LIMIT: Duration = Duration::from_secs(5);
+/// The number of trials of a file, if loads of other threads disturb them.
+const MOST_TRIALS: usize = 64;
+
 /// The value of `TIELINE_PROBE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -121,6 +124,7 @@ fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
         }
         // The device may be slow to open, and this process can wait for it.
         Ok(Trial::TimedOut(Step::Opening)) => return None,
+        Ok(Trial::Disturbed) => return None,
         Ok(Trial::TimedOut(step)) => Some(format!(
             "{} did not come back within {} s and was killed",
             child(step),
@@ -173,12 +177,31 @@ fn try_file(path: &Path, settings: &dyn Settings) -> std::io::Result<Trial> {
     let symbol = CString::new(ENTRY_SYMBOL)?;
     let settings = Arc::new(Snapshot(settings.all()));
     let (services, host) = Services::open("trial", Arc::new(Log::default()), settings);
-    let call = Call { host, room: Room::new() };
+    let mut call = Call { host, room: Room::new() };
     let trial = CString::new(path.as_os_str().as_bytes())
         .map_err(std::io::Error::from)
-        .and_then(|path| sys::try_file(&path, &symbol, call, LIMIT));
+        .and_then(|file| undisturbed(path, || sys::try_file(&file, &symbol, &mut call, LIMIT)));
     services.close();
     trial
+}
+
+/// Repeats a trial that another thread's load has disturbed. The result is an error if each trial was disturbed, or if the other
+/// thread has loaded the file.
+fn undisturbed(
+    path: &Path,
+    mut trial: impl FnMut() -> std::io::Result<Trial>,
+) -> std::io::Result<Trial> {
+    for _ in 0..MOST_TRIALS {
+        match trial() {
+            Ok(Trial::Disturbed) => {}
+            other => return other,
+        }
+        // This call waits for the loader's lock, which the other thread holds.
+        if load::is_loaded(path) {
+            break;
+        }
+    }
+    Err(std::io::ErrorKind::ResourceBusy.into())
 }
 
 fn signal_name(signal: i32) -> String {

@@ -109,6 +109,8 @@ pub(crate) enum Trial {
     Vanished(Step),
     /// The child did not answer within the limit.
     TimedOut(Step),
+    /// Another thread was loading a file at the fork, so the child did not use its loader.
+    Disturbed,
 }
 
 /// The arguments of the entry function in the child.
@@ -122,7 +124,7 @@ pub(crate) struct Call {
 pub(crate) fn try_file(
     path: &CStr,
     symbol: &CStr,
-    call: Call,
+    call: &mut Call,
     limit: Duration,
 ) -> io::Result<Trial> {
     try_with(path, symbol, Some(call), limit)
@@ -131,11 +133,11 @@ pub(crate) fn try_file(
 fn try_with(
     path: &CStr,
     symbol: &CStr,
-    mut call: Option<Call>,
+    call: Option<&mut Call>,
     limit: Duration,
 ) -> io::Result<Trial> {
     // SAFETY: the function runs in the child, as required.
-    let attempt = |say: Say| unsafe { child(path, symbol, call.as_mut(), say) };
+    let attempt = |say: Say| unsafe { child(path, symbol, call, say) };
     let Outcome { said, end } = in_child(Share::Nothing, limit, attempt)?;
     Ok(verdict(&said, end))
 }
@@ -147,6 +149,9 @@ fn try_with(
 unsafe fn child(path: &CStr, symbol: &CStr, call: Option<&mut Call>, say: Say) -> ! {
     // SAFETY: dlopen, and a call of the symbol as the parent would make it. Any damage ends with this process.
     unsafe {
+        if super::load::in_progress() {
+            say.end(b"W")
+        }
         let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         if handle.is_null() {
             let text = libc::dlerror();
@@ -203,6 +208,7 @@ fn verdict(answer: &[u8], end: End) -> Trial {
     match (said, end) {
         (_, End::TimedOut) => Trial::TimedOut(step),
         ([b'R'], End::Exited(0) | End::Gone) if step == Step::Ending => Trial::Ran,
+        ([b'W'], End::Exited(0) | End::Gone) => Trial::Disturbed,
         ([b'M'], End::Exited(0) | End::Gone) => Trial::NoSymbol,
         ([b'F'], End::Exited(0) | End::Gone) => Trial::ForeignSymbol,
         ([b'E', text @ ..], _) => Trial::Refused(String::from_utf8_lossy(text).into_owned()),

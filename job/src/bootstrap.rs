@@ -147,7 +147,7 @@ impl Bootstrap {
     }
 
     fn try_local(&self, name: &str, timeout: Duration) -> Result<Stream, NotYet> {
-        match local::connect(name, timeout) {
+        match local::connect_any(name, timeout) {
             Ok(stream) => Ok(Stream::Unix(stream)),
             Err(local::Refused::System(e)) => Err(NotYet::Later(format!(
                 "{e} (local socket @{name}; a rank 0 that has a secret is only reached with it)"
@@ -292,7 +292,8 @@ fn is_own_echo(stream: &TcpStream) -> bool {
 /// The thread of the exchange.
 fn run(mut server: Server) {
     serve(&mut server);
-    // The address is free for another job, although a forked child may hold a copy of the listener.
+    // The address is free for another job, although a forked child may hold a copy of the listener. That of a local socket keeps
+    // its name, so that the next job uses another one (`local::names`).
     server.stop_listening();
 }
 

@@ -3,7 +3,8 @@
 
 use super::sys;
 use std::io;
-use std::os::unix::net::UnixStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
 /// The reason why there is no connection.
@@ -16,6 +17,59 @@ pub(super) enum Refused {
 /// Makes a socket's name `tieline-KIND-UID-WHAT`; the user's number keeps the names of different users apart.
 pub(super) fn name(kind: &str, what: &str) -> String {
     format!("tieline-{kind}-{}-{what}", sys::user())
+}
+
+/// The number of names of one listener.
+const NAMES: usize = 8;
+/// The time limit for connecting to a listener whose queue is full, and the time between `bind` and `listen` of another process.
+const ONE_CHECK: Duration = Duration::from_millis(100);
+const SOON: Duration = Duration::from_millis(10);
+
+/// Returns the names under which a listener may be found, in the order in which both sides try them. The kernel keeps a name in use
+/// as long as any process holds the socket, and a forked child may hold the socket of an ended job.
+pub(super) fn names(first: &str) -> impl Iterator<Item = String> {
+    let other = |first: String| (2..=NAMES).map(move |n| format!("{first}+{n}"));
+    std::iter::once(first.to_owned()).chain(other(first.to_owned()))
+}
+
+/// Binds a listener to the first name that is free, unless a listener of one of the names accepts connections.
+pub(super) fn bind(first: &str) -> io::Result<UnixListener> {
+    let in_use = || io::Error::from(io::ErrorKind::AddrInUse);
+    if names(first).any(|name| accepts(&name)) {
+        return Err(in_use());
+    }
+    for name in names(first) {
+        match UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            other => return other,
+        }
+        // Another process may have bound the name a moment ago, and will listen.
+        std::thread::sleep(SOON);
+        if accepts(&name) {
+            break;
+        }
+    }
+    Err(in_use())
+}
+
+/// Checks whether a process listens on the name.
+fn accepts(name: &str) -> bool {
+    let refusal = sys::connect_local(name.as_bytes(), ONE_CHECK).err();
+    refusal.is_none_or(|error| error.kind() != io::ErrorKind::ConnectionRefused)
+}
+
+/// Connects to a listener of this process's user, under any of its names.
+pub(super) fn connect_any(first: &str, timeout: Duration) -> Result<UnixStream, Refused> {
+    let mut refused = None;
+    for name in names(first) {
+        match connect(&name, timeout) {
+            Err(Refused::System(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                refused = Some(error);
+            }
+            other => return other,
+        }
+    }
+    Err(Refused::System(refused.unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into())))
 }
 
 /// Connects to a listener of this process's user.

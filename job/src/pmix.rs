@@ -71,14 +71,6 @@ impl Pmix {
                 "unset PMIX_NAMESPACE and PMIX_RANK, or set TIELINE_BOOTSTRAP",
             ));
         }
-        let library = Library::load().map_err(|why| {
-            Error::new(
-                Status::NoDevice,
-                "cannot join the job that PMIx started",
-                why,
-                "install libpmix2 (Debian) or pmix (others), or set TIELINE_BOOTSTRAP",
-            )
-        })?;
         if !OWNER.take() {
             return Err(Error::new(
                 Status::Busy,
@@ -87,6 +79,14 @@ impl Pmix {
                 "let the child talk to the parent by addresses that the parent gives it",
             ));
         }
+        let library = Library::load().map_err(|why| {
+            Error::new(
+                Status::NoDevice,
+                "cannot join the job that PMIx started",
+                why,
+                "install libpmix2 (Debian) or pmix (others), or set TIELINE_BOOTSTRAP",
+            )
+        })?;
         if JOINED.swap(true, Ordering::Relaxed) {
             return Err(Error::new(
                 Status::Busy,
@@ -255,4 +255,21 @@ fn odd(key: &str) -> Error {
         format!("the value of {key} is of an unexpected kind"),
         "",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tieline_testing::holds_in_child;
+
+    #[test]
+    fn a_child_does_not_join_in_place_of_a_parent_that_has_joined_or_tried() {
+        assert!(OWNER.take());
+        assert!(holds_in_child(|| {
+            let refused = Pmix::join(&Deadline::new(Duration::from_secs(1)), false).err();
+            refused.is_some_and(|error| {
+                error.status() == Status::Busy && error.why().contains("this is a forked child")
+            })
+        }));
+    }
 }

@@ -109,13 +109,18 @@ impl Server {
         let mut id = [0; 16];
         tieline_net::random(&mut id).map_err(|e| cannot_listen(&e))?;
         let name = format!("tieline-{}", id.map(|byte| format!("{byte:02x}")).concat());
-        self.listen_named(&name).map_err(|e| cannot_listen(&e))?;
+        let bound =
+            SocketAddr::from_abstract_name(&name).and_then(|at| UnixListener::bind_addr(&at));
+        bound.and_then(|bound| self.listen_at(bound)).map_err(|e| cannot_listen(&e))?;
         Ok(format!("unix:@{name}"))
     }
 
-    /// Listens as [`Server::listen_unix`] does, on an abstract name that the ranks know.
+    /// Listens as [`Server::listen_unix`] does, on abstract names that the ranks know.
     pub(super) fn listen_named(&mut self, name: &str) -> std::io::Result<()> {
-        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+        self.listen_at(super::local::bind(name)?)
+    }
+
+    fn listen_at(&mut self, listener: UnixListener) -> std::io::Result<()> {
         listener.set_nonblocking(true)?;
         sys::deepen(&listener)?;
         self.add(Listener::Unix(listener));

@@ -212,6 +212,34 @@ fn local_process_count_is_known_before_and_after_joining() {
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
+/// The held descriptor is like that of a forked child that outlives its parent's job.
+#[test]
+fn bootstrap_address_is_free_although_a_child_holds_the_listener_of_an_ended_job() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let name = local::name("rendezvous", &free.to_string());
+    let held = SocketAddr::from_abstract_name(name).unwrap();
+    let held = UnixListener::bind_addr(&held).unwrap();
+    tieline_net::stop_listening(&held);
+    let start = |rank: &'static str, limit: &'static str| {
+        std::thread::spawn(move || {
+            let (address, size) = (free.to_string(), ("TIELINE_SIZE", "2"));
+            let at = ("TIELINE_BOOTSTRAP", &*address);
+            let limit = ("TIELINE_BOOTSTRAP_TIMEOUT", limit);
+            join(&variables(&[at, ("TIELINE_RANK", rank), size, limit]))
+        })
+    };
+    let (zero, one) = (start("0", "60s"), start("1", "60s"));
+    let (zero, one) = (zero.join().unwrap().unwrap(), one.join().unwrap().unwrap());
+    let refused = start("0", "1s").join().unwrap().expect_err("a job lives at this address");
+    assert!(refused.fix().contains("choose another port"), "{refused}");
+    let other = std::thread::spawn(move || one.barrier());
+    zero.barrier().unwrap();
+    other.join().unwrap().unwrap();
+    drop(held);
+}
+
 #[test]
 fn a_forked_child_neither_uses_nor_ends_the_job_of_its_parent() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

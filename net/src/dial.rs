@@ -60,6 +60,9 @@ pub struct Dial {
     busy: bool,
     /// The number of routes that this side could not start: they say nothing about the peer.
     unusable: usize,
+    /// The number of routes without any answer of the host, and of those for which no time was left.
+    unanswered: usize,
+    untried: usize,
     /// The index of the failure that gets advice about firewalls, and the text. The failure is that of the last route without any
     /// answer, or else of the last route that was rejected.
     advice: Option<(usize, &'static str)>,
@@ -110,6 +113,8 @@ impl Dial {
             other_version: false,
             busy: false,
             unusable: 0,
+            unanswered: 0,
+            untried: 0,
             advice: None,
             starved: false,
         };
@@ -148,6 +153,14 @@ impl Dial {
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.refusals > 0 && self.refusals + self.unusable == self.failures.len()
+    }
+
+    /// Checks whether no tried route led to a host that answers: packets were lost, or the network reports that the host is
+    /// unreachable. A host whose process does not answer accepts the connection, so that the result is `false`.
+    #[must_use]
+    pub fn is_unanswered(&self) -> bool {
+        let silent = self.unanswered + self.unusable + self.untried;
+        self.unanswered > 0 && silent == self.failures.len()
     }
 
     /// Checks whether a reached listener does not know this side's secret, so a retry would fail with the same result.
@@ -217,6 +230,7 @@ impl Dial {
                     self.other_version |= attempt.other_version;
                     self.busy |= attempt.busy;
                     let (unanswered, rejected) = (attempt.unanswered, attempt.rejected);
+                    self.unanswered += usize::from(unanswered || rejected);
                     self.advise(unanswered, rejected);
                     let times = match self.closed.0 {
                         before if before > 0 && turned_away => format!(", {} times", before + 1),
@@ -280,6 +294,7 @@ impl Dial {
     fn begin_route(&mut self, route: Route, now: Instant) -> bool {
         let what = format!("{} ({})", route.remote, route.why);
         if now >= self.deadline {
+            self.untried += 1;
             self.failures.push(format!("{what}: no time left to try"));
             return false;
         }
@@ -315,6 +330,7 @@ impl Dial {
                     kind,
                     io::ErrorKind::AddrNotAvailable | io::ErrorKind::NetworkUnreachable
                 ));
+                self.unanswered += usize::from(kind == io::ErrorKind::HostUnreachable);
                 self.advise(false, kind == io::ErrorKind::HostUnreachable);
                 self.failures.push(format!("{what}: {error}"));
                 false

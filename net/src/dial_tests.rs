@@ -50,6 +50,19 @@ fn a_route_for_which_no_time_is_left_is_named_and_not_begun() {
     assert_eq!(late.timeout(), late.deadline);
 }
 
+/// An unusable route and one for which no time was left say nothing about the host.
+#[test]
+fn a_dial_is_unanswered_where_no_route_led_to_an_answer() {
+    let unanswered = |unanswered: usize, unusable: usize, untried: usize, failures: usize| {
+        let mut dial = dial(Vec::new(), Instant::now());
+        (dial.unanswered, dial.unusable, dial.untried) = (unanswered, unusable, untried);
+        dial.failures = vec![String::new(); failures];
+        dial.is_unanswered()
+    };
+    assert!(unanswered(1, 0, 0, 1) && unanswered(1, 1, 1, 3));
+    assert!(!unanswered(0, 0, 0, 0) && !unanswered(0, 1, 1, 2) && !unanswered(1, 0, 0, 2));
+}
+
 /// A refusal on every usable route means that the process has ended. An address without an answer may still belong to the process.
 #[test]
 fn a_target_is_refused_where_no_other_route_failed_otherwise() {

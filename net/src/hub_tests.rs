@@ -14,6 +14,8 @@ use crate::sys::{Interest, Ready};
 
 #[path = "crowd_tests.rs"]
 mod crowds;
+#[path = "refusal_tests.rs"]
+mod refusals;
 
 const SECRET: &[u8] = b"of this job";
 const ME: [u8; 16] = [7; 16];

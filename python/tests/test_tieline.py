@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import unittest
+import weakref
 
 import tieline
 from tieline import _c
@@ -151,6 +152,18 @@ class Loopback(unittest.TestCase):
         self.assertEqual(bytes(key.get(bytearray(5))), b"after")
         with self.assertRaisesRegex(tieline.Error, "^a call of a context: it is closed; "):
             self.context.alloc(64)
+
+    def test_a_closed_context_ends_with_its_last_worker(self):
+        context = tieline.Context()
+        first, last = context.worker(), context.worker()
+        handle = weakref.ref(context._handle)
+        first.close()
+        del context
+        gc.collect()
+        self.assertIsNotNone(handle(), "a worker uses it")
+        last.close()  # the worker object stays
+        gc.collect()
+        self.assertIsNone(handle())
 
     def test_a_call_of_a_closed_object_names_it(self):
         memory = self.context.alloc(64)

@@ -41,14 +41,14 @@ pub(super) fn speaks_of_peer(status: Status) -> bool {
     matches!(status, Status::PeerFailed | Status::TimedOut | Status::Unreachable)
 }
 
-/// Returns the remedy for a connection that ended with this status.
+/// Returns the remedy for a connection that ended with this status. It names no cause, because only the reason knows it.
 pub(super) fn remedy_for_status(status: Status) -> &'static str {
     match status {
         Status::PeerFailed => "start the peer again, and connect to its new address",
         Status::TimedOut => {
-            "see that the peer's host runs and can be reached; TIELINE_FAILURE_TIMEOUT is how long silence is allowed"
+            "connect again when the peer answers; TIELINE_FAILURE_TIMEOUT is how long silence is allowed"
         }
-        Status::Unreachable => "see that the network between the two hosts is up, and reconnect",
+        Status::Unreachable => "remove what the reason names, and connect again",
         _ => "",
     }
 }
@@ -249,6 +249,15 @@ impl WorkerState {
         let _ = self.doubted.replace(open);
         for doubt in ended {
             self.tell(PeerEvent::Failed(doubt.endpoint, doubt.error));
+        }
+    }
+
+    /// Handles the release of a connection. If the peer has closed another one in good order, and none is left whose end could be
+    /// observed, the peer has left.
+    pub(super) fn may_have_left(&self, peer: PeerId) {
+        let doubted = self.doubted.borrow().iter().any(|doubt| doubt.peer == peer.0);
+        if doubted && self.peers.borrow().ways(peer.0) == 0 {
+            self.tell_of_leaving(peer);
         }
     }
 

@@ -14,6 +14,21 @@ fn the_setting_is_read_in_all_its_spellings() {
 }
 
 #[test]
+fn a_disturbed_trial_is_repeated_and_gives_up_after_a_bounded_number() {
+    let nowhere = Path::new("/nowhere/libtieline_x.so");
+    let trials = std::cell::Cell::new(0);
+    let after = |disturbed: usize| {
+        trials.set(0);
+        undisturbed(nowhere, || {
+            trials.set(trials.get() + 1);
+            Ok(if trials.get() > disturbed { Trial::Ran } else { Trial::Disturbed })
+        })
+    };
+    assert_eq!((after(3).ok(), trials.get()), (Some(Trial::Ran), 4));
+    assert_eq!((after(usize::MAX).is_err(), trials.get()), (true, MOST_TRIALS));
+}
+
+#[test]
 fn failed_trial_has_its_text() {
     let said = |trial| fault(Ok(trial)).map(|fault| fault.unwrap_or_else(|| "nothing".into()));
     let (loading, starting) =
@@ -42,6 +57,7 @@ fn failed_trial_has_its_text() {
         assert_eq!(said(trial.clone()), None);
         assert_eq!(of_loader(trial), Some((phase, found.to_owned())));
     }
+    assert_eq!((said(Trial::Disturbed), of_loader(Trial::Disturbed)), (None, None));
     assert_eq!(of_loader(Trial::Ran), None);
     assert_eq!(fault(Err(std::io::Error::from(std::io::ErrorKind::OutOfMemory))), None);
 

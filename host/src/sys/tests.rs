@@ -28,6 +28,15 @@ fn a_symbol_of_another_object_is_told_from_one_of_the_library() {
     assert_eq!(foreign, Trial::ForeignSymbol);
 }
 
+/// In a child, the only load in progress is the one below.
+#[test]
+fn a_trial_during_a_load_of_its_process_uses_no_loader() {
+    assert!(tieline_testing::holds_in_child(|| {
+        let _load = super::super::load::begin();
+        trial(c"libc.so.6", c"malloc") == Trial::Disturbed
+    }));
+}
+
 #[test]
 fn the_answer_the_status_and_the_lack_of_both_are_told_apart() {
     use Step::{Ending, Loading, Opening, Starting};
@@ -47,6 +56,7 @@ fn the_answer_the_status_and_the_lack_of_both_are_told_apart() {
         (b"LDQBr", End::Exited(0), Trial::Broke(Ending, Broke::Registers)),
         (b"LDBx", End::Exited(0), Trial::Exited(Opening, 0)),
         (b"LDQR", End::Exited(0), Trial::Ran),
+        (b"W", End::Exited(0), Trial::Disturbed),
         (b"LQ", End::Killed(11), Trial::Killed(Ending, 11)),
         (b"LQ", End::Exited(0), Trial::Exited(Ending, 0)),
         (b"LQR", End::Exited(0), Trial::Ran),

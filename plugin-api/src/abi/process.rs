@@ -308,6 +308,12 @@ impl Calls {
         let _ = self.inside.fetch_add(1, Ordering::SeqCst);
         Some(Call(&self.inside))
     }
+
+    /// Checks whether a thread of this process is inside, or was inside in the parent when this process was forked.
+    #[must_use]
+    pub fn in_progress(&self) -> bool {
+        self.inside.load(Ordering::SeqCst) > 0
+    }
 }
 
 impl Drop for Call<'_> {

@@ -87,3 +87,20 @@ impl Endpoint for OfiEndpoint {
         self.engine.borrow_mut().import_key(self.channel, bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::double::{Side, settings};
+
+    /// A signal handler that calls `exit` may interrupt a call that changes the state.
+    #[test]
+    fn message_posted_within_another_call_finds_no_room() {
+        let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
+        let endpoint = near.connected(&mut far, 7);
+        let call = endpoint.engine.borrow_mut();
+        assert_eq!(endpoint.am_short(1, 7, b"inside").err(), Some(Status::Again));
+        drop(call);
+        assert!(endpoint.am_short(1, 8, b"after").is_ok());
+    }
+}

@@ -59,18 +59,18 @@ pub(crate) struct AsyncEvent {
     pub(crate) port: Option<u8>,
 }
 
-/// The calls that use the library's device list, which the library locks. A child process begins no such call if a thread of its
+/// The calls that load the library or use its device list, which it locks. A child process begins no such call if a thread of its
 /// parent was inside one.
 pub(crate) static LISTING: Calls = Calls::new();
 
 impl Device {
     pub(crate) fn open(name: &str) -> Result<Arc<Device>, Failure> {
-        let api = library()?;
         let _call = LISTING.begin().ok_or_else(|| {
             let text = "this is a forked child, and a thread of its parent was inside libibverbs at the fork, so its locks \
                         stay held here. Fork while no other thread opens a context, or start the child by exec";
             Failure::new(Status::Unsupported, text)
         })?;
+        let api = library()?;
         let mut count = 0;
         // SAFETY: the function only writes the count.
         let list = unsafe { (api.ibv_get_device_list)(&mut count) };

@@ -8,7 +8,7 @@ pub mod libfabric;
 mod sys;
 mod wait;
 
-pub use sys::holds_in_child;
+pub use sys::{Copies, holds_in_child};
 pub use wait::Wait;
 
 /// The variable that `cargo xtask test --all` sets; long tests then run at full length.

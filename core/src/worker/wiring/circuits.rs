@@ -488,8 +488,10 @@ impl WorkerState {
             let _ = self.wiring.to_take.borrow_mut().remove(&(circuit.pair.interface, number));
             self.shared.end_orphans(End::Circuit(number), &error);
             end(circuit.answers.take(), error);
-            let _ = self.forget_number(&self.shared.interfaces[circuit.pair.interface], number);
+            let slot = &self.shared.interfaces[circuit.pair.interface];
+            let from = self.forget_number(slot, number);
             self.close_circuit(number, circuit.owned);
+            self.may_have_left(from);
         }
     }
 

@@ -256,9 +256,7 @@ impl WorkerState {
             ),
             ReasonKind::Busy => (Status::Busy, "open fewer connections at once, or try later"),
             ReasonKind::Closed => (Status::Closed, ""),
-            ReasonKind::NoSuchWorker => {
-                (Status::PeerFailed, "the process has been replaced: exchange addresses again")
-            }
+            ReasonKind::NoSuchWorker => (Status::PeerFailed, "exchange addresses again"),
             ReasonKind::Version => (Status::Unsupported, "use the same version on both sides"),
             ReasonKind::Transport if hopeless == Some(Status::PeerFailed) => {
                 (Status::PeerFailed, "exchange addresses again if the process was restarted")

@@ -31,6 +31,8 @@ const KEPT: usize = 64;
 /// The time that a peer has to accept the watch, if this time is longer than the connect timeout: a peer that computes is alive and
 /// answers late.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// The least time of one dial attempt: several routes may have to be tried.
+const LEAST_DIAL: Duration = Duration::from_secs(10);
 /// The interval between dial attempts, and between checks for missing peers.
 const PAUSE: Duration = Duration::from_millis(250);
 /// The maximum number of processes that have connected without having a channel.
@@ -290,7 +292,8 @@ impl Watch {
             let ways = routes(self.mailbox.hub().local(), &contact)?;
             let hello = Hello::new(PURPOSE, contact.target, &self.own.to_le_bytes())?;
             let key = Key::derive(&self.settings.net.secret, &contact.cookie);
-            Ok(Dial::start(ways, key, hello, Instant::now() + self.settings.connect_timeout))
+            let limit = self.settings.silence.max(LEAST_DIAL).min(self.settings.connect_timeout);
+            Ok(Dial::start(ways, key, hello, Instant::now() + limit))
         };
         match begun() {
             Ok(dial) => {
@@ -306,6 +309,9 @@ impl Watch {
 
     /// Advances a connection in progress.
     fn advance(&mut self, epoch: u64, now: Instant) {
+        // The kernel of a process that computes accepts connections for it.
+        let (silence, all) = (self.settings.silence, self.patience());
+        let patience = |dial: &Dial| if dial.is_unanswered() { silence } else { all };
         let Some(peer) = self.peers.get_mut(&epoch) else { return };
         let Some(Dialling { token, dial }) = &mut peer.dial else { return };
         // The dial may close its socket for the next one. That ends the watching only if no forked child holds a copy.
@@ -332,9 +338,7 @@ impl Watch {
                     self.unreached(epoch, Status::Permission, why);
                 } else if dial.is_starved() {
                     self.unreached(epoch, Status::NoMemory, why);
-                } else if now.saturating_duration_since(peer.since)
-                    >= self.settings.connect_timeout.max(PATIENCE)
-                {
+                } else if now.saturating_duration_since(peer.since) >= patience(&dial) {
                     self.unreached(epoch, Status::Unreachable, why);
                 } else {
                     // The peer may be computing, and may therefore have left the dial unanswered.

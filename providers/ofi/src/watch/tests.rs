@@ -246,3 +246,24 @@ fn unknown_watchers_are_bounded_and_known_ones_always_accepted() {
     let _ = (comes(&mut here, PURPOSE, &number(5)), comes(&mut here, PURPOSE, &number(1000)));
     assert_eq!([7, 8, 5, 1000].map(|epoch| here.streams(epoch)), [1, 0, 1, 1]);
 }
+
+/// A listener with a full queue drops connection requests, as a host that has vanished does.
+#[test]
+fn host_that_answers_no_dial_is_reported_after_the_failure_timeout() {
+    use socket2::{Domain, Socket, Type};
+    let silent = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    silent.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    silent.listen(0).unwrap();
+    let at = silent.local_addr().unwrap().as_socket().unwrap();
+    let _queued = TcpStream::connect(at).unwrap();
+    let quick = Duration::from_millis(500);
+    let settings = Settings { silence: quick, connect_timeout: quick, ..settings() };
+    let (mut here, mut there) = (opened(&settings, 1), opened(&settings, 2));
+    let mut contact = there.contact();
+    contact.addresses.truncate(1);
+    (contact.addresses[0].ip, contact.addresses[0].port) = (at.ip(), at.port());
+    here.join(2, Some(&contact));
+    let told = until(&mut here, &mut there, |_, _, told| !told.is_empty());
+    assert_eq!((told.len(), told[0].epoch, told[0].status), (1, 2, Status::Unreachable));
+    assert!(told[0].words.contains("no answer in time"), "{}", told[0].words);
+}

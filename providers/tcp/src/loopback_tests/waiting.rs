@@ -81,3 +81,14 @@ fn a_peer_that_computes_and_does_not_poll_is_waited_for() {
     assert!(memory == target);
     domain.deregister(region).unwrap();
 }
+
+/// A signal handler that calls `exit` may interrupt a call that changes the connection.
+#[test]
+fn message_posted_within_another_call_finds_no_room() {
+    let mut sides = pair(&[]);
+    let call = sides[0].endpoint().conn().inner.borrow_mut();
+    assert_eq!(sides[0].endpoint().am_short(1, 7, b"inside").err(), Some(Status::Again));
+    drop(call);
+    send(&mut sides, 8, b"after");
+    assert_eq!(receive(&mut sides).1, 8);
+}
