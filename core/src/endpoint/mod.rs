@@ -143,9 +143,10 @@ impl Endpoint {
     /// A message longer than [`max_message`](Endpoint::max_message) is sent as a rendezvous message (RTS), in order with the other
     /// messages. The peer's handler gets a [`Rendezvous`](crate::Rendezvous) and chooses the destination of its bytes. The
     /// operation stays `Pending` until the peer's application has received or refused the message. The operation completes when the
-    /// receiver has the bytes that it requested: all of them, the first part, or none. If the receiver refuses the message, or if
-    /// the message has no handler, the operation ends with [`CompletionError::Refused`](crate::CompletionError::Refused). If the
-    /// transfer fails, the operation ends with the failure. Fences and flushes do not wait for the receiver, but
+    /// receiver has the bytes that it requested: all of them, the first part, or none. If the receiver refuses the message, has no
+    /// handler for it, has reached its limit, or fails to transfer the bytes, the operation ends with
+    /// [`CompletionError::Refused`](crate::CompletionError::Refused). If the connection fails, it ends with
+    /// [`CompletionError::Unknown`](crate::CompletionError::Unknown). Fences and flushes do not wait for the receiver, but
     /// [`Worker::close`](crate::Worker::close) does. A receiving worker keeps at most 65,536 waiting rendezvous messages per peer
     /// and 32 MiB of their keys, and refuses further ones. `TIELINE_ANNOUNCED` and `TIELINE_ANNOUNCED_BYTES` bound those of all
     /// peers together, beyond a small share of each peer.
