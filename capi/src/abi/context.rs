@@ -183,7 +183,7 @@ pub unsafe extern "C" fn tieline_context_close(context: *mut ContextHandle) -> i
     done(guarded(|| take::<ContextObject, _>(context).map(drop)))
 }
 
-/// Reports which modules were found, which modules are used, and why a module is not used. `kind` is TIELINE_REPORT_*. The report
+/// Reports which modules were found, which modules are used, and why a module is not used. `which` is TIELINE_REPORT_*. The report
 /// is a string that ends with a zero. `len` holds the size of `text`, and receives the length of the string without its zero.
 /// Returns TIELINE_TOO_LARGE if the string does not fit.
 #[unsafe(no_mangle)]

@@ -283,7 +283,8 @@ pub unsafe extern "C" fn tieline_endpoint_fence(endpoint: *const EndpointHandle)
     done(ask(endpoint, |endpoint| Ok(endpoint.fence()?)))
 }
 
-/// Begins to close the endpoint; `how` is TIELINE_CLOSE_*. The close is an operation. The handle remains until it is dropped.
+/// Begins to close the endpoint; `which` is TIELINE_CLOSE_*. The close is an operation, whose completion is reported as `how` says.
+/// The handle remains until it is dropped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_close(
     endpoint: *const EndpointHandle,

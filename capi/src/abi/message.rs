@@ -156,7 +156,8 @@ pub type MessageFn =
     Option<unsafe extern "C" fn(user: *mut c_void, message: *const ArrivedMessage)>;
 
 /// Registers the handler for messages of one id, below 0xf000. The new handler replaces the previous handler; in a handler, the
-/// replacement takes effect when the current progress call has ended. If the handler is null, messages of this id are dropped.
+/// replacement takes effect at the latest when the current progress call has ended. If the handler is null, eager messages of this
+/// id are dropped, and rendezvous messages are refused.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_message(
     worker: *const WorkerHandle,

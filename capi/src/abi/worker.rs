@@ -305,8 +305,8 @@ pub unsafe extern "C" fn tieline_worker_progress(worker: *const WorkerHandle) ->
 }
 
 /// Makes progress until `condition` returns non-zero, for at most `timeout_ns` (below 0: without limit). Returns TIELINE_TIMED_OUT
-/// when the time limit has passed. The condition runs between events. The condition may read any memory and post operations, but
-/// must not call a function that waits.
+/// when the time limit has passed. The condition runs between progress calls. The condition may read any memory and post
+/// operations, but must not call a function that waits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_wait_until(
     worker: *const WorkerHandle,

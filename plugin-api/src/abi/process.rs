@@ -1,7 +1,7 @@
 //! The state of a process that a forked child must not use as its own.
 //!
-//! A child has a copy of all memory of its parent, and one thread. A lock that another thread held stays locked in the child for
-//! ever. Connections, listeners and file locks still belong to the parent. So a `static` is one of these:
+//! A child has a copy of all memory of its parent, and one thread. A lock that another thread held stays locked in the child.
+//! Connections, listeners and file locks still belong to the parent. So a `static` is one of these:
 //!
 //! * [`PerProcess`]: a child starts with a new value, and waits for no lock of its parent;
 //! * [`Kept`]: the list only grows, has no lock, and a child continues to use it;
@@ -195,8 +195,8 @@ impl<T> PerProcess<T> {
 }
 
 impl<T: Default> PerProcess<T> {
-    /// Returns the value of this process; the first call makes it. If several threads come first, one value stays, and the others
-    /// are dropped immediately.
+    /// Returns the value of this process; the first call makes it. If several threads make a value at the same time, one value
+    /// stays, and the others are dropped.
     pub fn get(&self) -> &T {
         let process = number();
         match self.own(process) {
@@ -258,12 +258,12 @@ impl<T> Drop for PerProcess<T> {
     }
 }
 
-/// The calls of another library that takes locks of its own. If a thread of the parent was inside at the fork, these locks stay
-/// locked in the child for ever.
+/// The calls of another library that takes locks of its own. If a thread of the parent was in such a call at the fork, these locks
+/// stay locked in the child.
 #[derive(Debug, Default)]
 pub struct Calls {
     inside: AtomicUsize,
-    /// The number of the parent's threads that were inside when this process was forked.
+    /// The number of the parent's threads that were in a call when this process was forked.
     inherited: PerProcess<OnceLock<usize>>,
 }
 
@@ -279,7 +279,7 @@ impl Calls {
         Calls { inside: AtomicUsize::new(0), inherited: PerProcess::new() }
     }
 
-    /// Begins a call. Returns `None` if a thread of the parent was inside when this process was forked: the call might never
+    /// Begins a call. Returns `None` if a thread of the parent was in a call when this process was forked: a new call might never
     /// return.
     pub fn begin(&self) -> Option<Call<'_>> {
         // This line runs before the first call of this process.
