@@ -21,8 +21,8 @@
 //! 4. a step of Slurm: a bootstrap on its first node;
 //! 5. none of these: the process is rank 0 of 1.
 //!
-//! Every wait ends. If a rank dies, the exchange fails for all others with that rank's number and the way it ended. A deadline
-//! bounds the wait for slow ranks, and the error names the missing ranks.
+//! Every wait has a deadline. If a rank dies, the exchange fails for all others, with the reason. After the deadline, the error
+//! names the missing ranks.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -241,7 +241,7 @@ impl Job {
         ))
     }
 
-    /// The rank of this process, from 0.
+    /// Returns the rank of this process, from 0.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.rank
@@ -298,8 +298,8 @@ impl Job {
     }
 
     /// Publishes bytes, such as a worker's address or a key, for [`Job::lookup`] by other processes. The call waits for no other
-    /// process, and bytes are sent only in answer to a lookup: a rank costs nothing to ranks that never communicate with it. The
-    /// bytes stay as long as the server of the exchange exists, even after this process has ended.
+    /// process, and bytes are sent only in answer to a lookup. The bytes stay as long as the server of the exchange exists, even
+    /// after this process has ended.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline_explain::Error> {
@@ -372,8 +372,8 @@ impl Job {
 
     /// [`Job::barrier`] for a process whose peers may still need its progress: calls `progress` repeatedly until every process has
     /// called the barrier. A separate thread waits for the other processes: the first such barrier starts the thread, and the
-    /// thread ends with the job. The caller sets the pace: a `progress` that sleeps a little leaves the processor to other
-    /// processes. `Worker::barrier` of the crate `tieline` needs no such choice.
+    /// thread ends with the job. If `progress` sleeps for a short time, other processes can use the processor. `Worker::barrier` of
+    /// the crate `tieline` sleeps until an event instead.
     ///
     /// ```
     /// # use std::time::Duration;

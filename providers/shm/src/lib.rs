@@ -25,9 +25,8 @@
 //!   *doorbell* page. From then on the receiver polls it only when the channel's bit was set. After `TIELINE_SHM_FASTBOX_THRESHOLD`
 //!   messages the sender requests a *fast box*. While fewer than `TIELINE_SHM_FASTBOX_MAX` fast boxes are granted, the channel
 //!   moves into a fast box, which is polled directly again. In a fast box a message costs no atomic read-modify-write.
-//! * The cold rings and their bell replace one shared queue per receiver. In a queue with many producers, a sender that is killed
-//!   between claiming and publishing a slot blocks all others. With separate rings, a sender that dies at any instruction harms its
-//!   own channel only.
+//! * Each channel has its own ring. In a queue that senders share, a sender that is killed between claiming and publishing a slot
+//!   would block all others. With separate rings, a sender that dies at any instruction harms only its own channel.
 //! * A receiver that sleeps has set a flag on a line that is otherwise never written. The sender reads the flag after each message
 //!   (a clean line, in its own cache) and sends a byte over the socket. The sleeper provides the fence that the sender would need:
 //!   `membarrier`.
@@ -44,8 +43,8 @@
 //!
 //! # Fork
 //!
-//! A forked child does not inherit the mappings, and must not use anything of this provider. A child that lives on without exec
-//! keeps the sockets open. Peers then notice the parent's death only when the child ends, too.
+//! A forked child does not inherit the mappings, and must not use anything that its parent opened. A child that does not call
+//! `exec` keeps copies of the sockets open. Peers then notice the parent's death only when the child has ended, too.
 
 #[cfg(not(loom))]
 mod asking;

@@ -20,12 +20,12 @@
 //!
 //! # The binding
 //!
-//! The declarations are written by hand (`abi.rs`). libibverbs is loaded with `dlopen` when the first device is opened
-//! (`load.rs`). Building therefore needs neither libclang nor headers, and a machine without RDMA only pays for one look into
+//! The declarations are written by hand (`abi.rs`). libibverbs is loaded with `dlopen` when the first device is opened (`load.rs`).
+//! Building therefore needs neither libclang nor headers, and on a machine without RDMA the provider only reads
 //! `/sys/class/infiniband`. The crate rdma-sys is unsuitable for two reasons. It runs bindgen during the build, which needs
 //! libclang and the headers on every build machine. Its output links to libibverbs and librdmacm, so on a machine without these
-//! libraries the provider could not be loaded to report a missing device. A test compares every size, offset and number with
-//! the installed headers, and `tests/yardstick` compares them with rdma-sys.
+//! libraries the provider could not be loaded to report a missing device. A test compares every size, offset and number with the
+//! installed headers, and `tests/yardstick` compares them with rdma-sys.
 
 mod abi;
 #[cfg(test)]
