@@ -302,7 +302,7 @@ pub(crate) struct Span {
 
 // SAFETY: a span is an address; every access uses copies and atomics that tolerate concurrent writers.
 unsafe impl Send for Span {}
-// SAFETY: the reason for `Send` applies.
+// SAFETY: a span is an address; every access uses copies and atomics that tolerate concurrent writers.
 unsafe impl Sync for Span {}
 
 impl Span {

@@ -116,7 +116,8 @@ pub(crate) fn try_take<T: Object, C, R>(
             Ok(result)
         }
         Err((object, fault)) => {
-            // SAFETY: the reason is the same as for the preceding `unsafe` block.
+            // SAFETY: the address comes from the box that `keep` stored, whose object was moved out, and no other thread takes the
+            // object while this call holds the handle.
             unsafe { place.write(object) };
             table::restore(handle);
             Err(fault)

@@ -78,7 +78,7 @@ impl EndpointState {
     #[inline(always)]
     pub(crate) fn at_once<T>(&self, body: impl FnOnce(&Endpoint) -> AtOnce<T>) -> AtOnce<T> {
         let tried = self.worker.mark.at_once(|| {
-            // SAFETY: the reason is the same as in `get`.
+            // SAFETY: this thread holds the worker's mark, and the endpoint is taken out only under the mark.
             unsafe { &*self.endpoint.get() }.as_ref().map_or(AtOnce::NotTried, body)
         });
         tried.unwrap_or(AtOnce::NotTried)

@@ -83,7 +83,7 @@ struct JobObject {
 
 // SAFETY: the header requires the caller's functions and their word to be usable from every thread.
 unsafe impl Send for Exchange {}
-// SAFETY: the reason is the same as for `Send`.
+// SAFETY: the header requires the caller's functions and their word to be usable from every thread.
 unsafe impl Sync for Exchange {}
 
 impl Object for JobObject {
@@ -200,7 +200,8 @@ impl Exchange {
                 "ranks run from 0",
             ));
         }
-        // SAFETY: the reason is the same as for the preceding `unsafe` block.
+        // SAFETY: the caller guarantees that its function may be called with these arguments. The function's calls of `collect`
+        // write only through the handle `to`.
         let call = |to| unsafe { lookup(self.user, rank, key, Some(collect), to) };
         Ok(collected("a lookup", rank, 1, call)?.swap_remove(0))
     }

@@ -68,7 +68,7 @@ impl Arrival {
     #[cold]
     #[inline(never)]
     fn tell_announced(&self, message: &Message<'_>, handler: Handler, user: *mut c_void) {
-        // SAFETY: as in the handler's own function.
+        // SAFETY: handlers run one at a time and never nested, so no other reference to the record is in use.
         let record = unsafe { &mut *self.record.get() };
         self.is_about(record, message);
         (record.payload, record.len, record.is_announced) = (std::ptr::null(), message.len(), 1);

@@ -332,7 +332,7 @@ struct Link<T: 'static> {
 
 // SAFETY: the type returns references to each `T` to every thread.
 unsafe impl<T: Send + Sync> Send for Kept<T> {}
-// SAFETY: as for the block above.
+// SAFETY: the type returns references to each `T` to every thread, and `T` permits that.
 unsafe impl<T: Send + Sync> Sync for Kept<T> {}
 
 impl<T> Kept<T> {

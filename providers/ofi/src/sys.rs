@@ -20,7 +20,7 @@ macro_rules! shared {
     ($($type:ident),*) => { $(
         // SAFETY: the library's object was opened for use by any thread (FI_THREAD_SAFE), and is closed once.
         unsafe impl Send for $type {}
-        // SAFETY: as for the block above.
+        // SAFETY: the library's object was opened for use by any thread (FI_THREAD_SAFE), and is closed once.
         unsafe impl Sync for $type {}
     )* };
 }
@@ -396,7 +396,7 @@ impl Ep {
             context,
             data: 0,
         };
-        // SAFETY: as for `post_buffer`.
+        // SAFETY: the endpoint is enabled; the record and its arrays live for the call, the memory until the completion.
         let code =
             unsafe { ((*(*self.raw).msg).sendmsg)(self.raw, &raw const message, FI_COMPLETION) };
         posted(code)
@@ -437,7 +437,8 @@ impl Ep {
             context,
             data: 0,
         };
-        // SAFETY: as for `post_buffer`; an endpoint that was opened for RMA has the table.
+        // SAFETY: the endpoint was opened for RMA and is enabled; the record and its arrays live for the call, the memory until the
+        // completion.
         let code = unsafe {
             let ops = &*(*self.raw).rma;
             match put {

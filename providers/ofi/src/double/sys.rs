@@ -114,7 +114,7 @@ unsafe extern "C" fn domain(
     };
     // SAFETY: the target has room for one pointer.
     unsafe { *out = new(domain, 0) };
-    // SAFETY: as for the block above.
+    // SAFETY: the target has room for one pointer.
     world(|world| stands(world, unsafe { *out }, fabric));
     0
 }

@@ -16,7 +16,7 @@ pub(crate) struct Notices {
 
 // SAFETY: the library's object was opened for use by any thread (FI_THREAD_SAFE), and is closed once.
 unsafe impl Send for Notices {}
-// SAFETY: as for the block above.
+// SAFETY: the library's object was opened for use by any thread (FI_THREAD_SAFE), and is closed once.
 unsafe impl Sync for Notices {}
 
 impl Drop for Notices {
