@@ -145,8 +145,9 @@ pub trait Domain: Sized + Send + Sync + 'static {
     /// for example a device's.
     ///
     /// The core calls this method as soon as the owner asks to close the region. At that time operations of this process may still
-    /// use the region as local memory; these continue. The core calls it again before [`Domain::deregister`], and as long as it
-    /// returns [`Revoked::Busy`]. It must not wait. The region is valid, and its memory stays mapped, until deregistered.
+    /// use the region as local memory; these continue. The core calls the method again before [`Domain::deregister`], and as long
+    /// as the method returns [`Revoked::Busy`]. The method must not wait. The region is valid, and its memory stays mapped, until
+    /// the region is deregistered.
     fn revoke(&self, region: &Self::Region) -> Revoked {
         let _ = region;
         Revoked::Quiet
@@ -399,8 +400,8 @@ pub trait Endpoint: Sized + 'static {
         Err(Status::Unsupported.into())
     }
 
-    /// Requests that a pending operation ends soon. Its completion still comes, with [`Status::Canceled`] if no part of the
-    /// operation has happened.
+    /// Requests that a pending operation ends soon. The operation's completion still comes, with [`Status::Canceled`] if no part of
+    /// the operation has happened.
     ///
     /// # Errors
     /// [`Status::Invalid`]: no operation with this cookie is pending.

@@ -386,9 +386,9 @@ pub type EndpointFailureFn = Option<
     unsafe extern "C" fn(user: *mut c_void, endpoint: *mut EndpointHandle, why: *const Failure),
 >;
 
-/// Registers the handler for failed endpoints. It runs once per failed endpoint, with the reason, inside a call that makes
-/// progress. The endpoint's operations have ended by then. It does not run if the peer has left in good order: then the handler of
-/// tieline_worker_on_peer_left runs, and the endpoint ends with TIELINE_CLOSED.
+/// Registers the handler for failed endpoints. The handler runs once per failed endpoint, with the reason, inside a call that makes
+/// progress. The endpoint's operations have ended by then. The handler does not run if the peer has left in good order: then the
+/// handler of tieline_worker_on_peer_left runs, and the endpoint ends with TIELINE_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_endpoint_failure(
     worker: *const WorkerHandle,

@@ -240,7 +240,7 @@ pub(crate) fn answer(result: Result<i32, Fault>) -> i32 {
     }
 }
 
-/// Makes the return value of an exported function that returns no value.
+/// Makes the return value of an exported function whose only result is its status: 0, or the code of the fault.
 pub(crate) fn done(result: Result<(), Fault>) -> i32 {
     answer(result.map(|()| 0))
 }

@@ -70,7 +70,7 @@ pub unsafe extern "C" fn tieline_worker_on_peer_failure(
     }))
 }
 
-/// Registers the handler for peers that left in good order. It also runs if only an endpoint leads to the peer.
+/// Registers the handler for peers that left in good order. The handler also runs for a peer to which only an endpoint leads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_peer_left(
     worker: *const WorkerHandle,

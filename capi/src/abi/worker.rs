@@ -237,9 +237,9 @@ fn end(worker: *mut WorkerHandle) -> Result<(), Fault> {
 }
 
 /// Delivers everything that is pending and everything that peers are owed, at most `timeout_ns` (below 0: without limit), and
-/// closes the worker. Its handle ends even if something could not be delivered; the returned status and the thread's last error
-/// report that. Each interface may then take TIELINE_CLOSE_TIMEOUT on top. Only TIELINE_BUSY (in a handler, or another thread is in a
-/// call) and TIELINE_INVALID leave it unchanged.
+/// closes the worker. The handle ends even if something could not be delivered; the returned status and the thread's last error
+/// report that. Each interface may then take TIELINE_CLOSE_TIMEOUT on top. Only TIELINE_BUSY (in a handler, or another thread is in
+/// a call) and TIELINE_INVALID leave it unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_close(worker: *mut WorkerHandle, timeout_ns: i64) -> i32 {
     done(guarded(|| {

@@ -25,8 +25,8 @@ impl Worker {
     }
 
     /// Makes progress, and sleeps if possible, until the condition holds. A thread that makes the condition true wakes this worker
-    /// ([`Worker::waker`]); otherwise the call notices with a delay. It must not be called inside a handler, because it makes no
-    /// progress there.
+    /// ([`Worker::waker`]); otherwise the call notices with a delay. The method must not be called inside a handler: it makes no
+    /// progress there, so it returns only if the condition already holds or another thread makes it true.
     pub fn progress_until(&self, condition: &dyn Fn() -> bool) {
         while !condition() {
             // A worker that cannot sleep or reports an error still serves its peers.

@@ -14,10 +14,10 @@ impl Worker {
     /// its receiver has begun to receive it. A flush does not report canceled operations.
     ///
     /// # Errors
-    /// [`PostError::Correct`] with `Unsupported` and a reason if the operation cannot be canceled; it then continues unchanged.
-    /// This is the case if part of it may be complete, if the peer has it, if its endpoint was dropped, or if its module does not
-    /// support canceling. It is also the case for an operation over several lanes or in several parts, and for a queued put with a
-    /// notification. [`PostError::Correct`] with `Invalid` for a request of another worker, and in a forked child.
+    /// [`PostError::Correct`] with `Unsupported` and a reason if the operation cannot be canceled; it then continues unchanged. An
+    /// operation cannot be canceled if part of it may be complete, if the peer has it, if its endpoint was dropped, or if its
+    /// module does not support canceling. Operations over several lanes or in several parts, and queued puts with a notification,
+    /// cannot be canceled either. [`PostError::Correct`] with `Invalid` for a request of another worker, and in a forked child.
     pub fn cancel(&self, request: &Request) -> Result<(), PostError> {
         self.inner.check_owner(&request.shared)?;
         let (shared, id) = (&self.inner.shared, request.id);

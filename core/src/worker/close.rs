@@ -296,7 +296,7 @@ impl WorkerState {
             if is_delivered && more.is_empty() {
                 return Ok(());
             }
-            // They may do so in every round, for example as replies to a peer that never stops.
+            // Handlers may post operations in every round, for example replies to a peer that never stops sending.
             if book.left() == Some(Duration::ZERO) {
                 more.iter().for_each(|endpoint| book.unconfirmed(endpoint.id.raw(), None));
                 return Err(out_of_time(!more.is_empty()));

@@ -90,8 +90,8 @@ impl Worker {
     /// Makes progress until `condition` holds, and returns `true`; returns `false` if `timeout` expires first.
     ///
     /// The condition is evaluated between progress calls, on this thread. The condition may depend on any state: values set by
-    /// handlers, operations, or memory that peers write. It may post, track and take completions, but must not call a method that
-    /// waits.
+    /// handlers, operations, or memory that peers write. The condition may post, track and take completions, but must not call a
+    /// method that waits.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), tieline::Error> {

@@ -73,7 +73,7 @@ fn page() -> &'static Page {
 #[cold]
 fn made() -> &'static Page {
     let len = size_of::<Page>();
-    // SAFETY: a new mapping does not affect existing memory. It is zero, which is a valid page.
+    // SAFETY: a new mapping does not affect existing memory. The mapping is zeroed, which is a valid page.
     let (new, is_wiped) = unsafe {
         let (rights, kind) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -98,7 +98,8 @@ fn made() -> &'static Page {
         PAGE.compare_exchange(ptr::null_mut(), new.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
     let page = match first {
         Ok(_) => new,
-        // Another thread was faster. Its page is used; this one stays allocated. This can happen only at the first use.
+        // Another thread was faster. That thread's page is used; this thread's page stays allocated. Two threads can make a page
+        // only at the first use.
         Err(other) => NonNull::new(other).unwrap_or(new),
     };
     // SAFETY: a published page is whole and never unmapped.
@@ -163,7 +164,7 @@ pub struct PerProcess<T> {
 
 struct Numbered<T> {
     process: u64,
-    /// The parent's value. It is never followed; it only shows leak checkers that the memory is still reachable.
+    /// The parent's value. The pointer is never followed; it only shows leak checkers that the memory is still reachable.
     _before: AtomicPtr<Numbered<T>>,
     value: T,
 }

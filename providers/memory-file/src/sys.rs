@@ -536,7 +536,7 @@ pub(crate) fn descriptor_of(pid: i32, number: i32) -> io::Result<OwnedFd> {
         }
         error = last();
     }
-    // Before Linux 5.6, or if a filter forbids these calls.
+    // The calls fail as forbidden before Linux 5.6, or if a filter forbids them.
     if !is_forbidden(&error) {
         return Err(error);
     }

@@ -63,8 +63,8 @@ impl Words {
             return false;
         }
         // SAFETY: `offset + 8` is at most the length that `of` checked against the mapping, which is writable and which `_map`
-        // keeps alive. By the ABI the core guarantees the piece. It is one store, so that a process that polls this word never sees
-        // half of it.
+        // keeps alive. By the ABI the core guarantees the piece. The word is written with one store, so that a process that polls
+        // it never sees half of it.
         unsafe {
             let word = piece.base.cast::<u64>().read_unaligned();
             self.at.as_ptr().add(offset as usize).cast::<u64>().write_unaligned(word);

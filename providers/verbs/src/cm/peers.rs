@@ -44,7 +44,7 @@ pub(super) enum Event {
     DialFailed { dial: u64, status: Status, words: String },
     /// A datagram arrived.
     Datagram { link: u64, bytes: Vec<u8> },
-    /// A note arrived.
+    /// A note ([`Kind`]) arrived.
     Note { link: u64, note: Kind },
     /// The link can take more data.
     Room { link: u64 },
