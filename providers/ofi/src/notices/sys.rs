@@ -1,5 +1,5 @@
 //! The queue for events that belong to no operation. The queue is optional if a provider has none. EFA aborts the process if an
-//! event finds no queue (read in efa_base_ep.c).
+//! event finds no queue (source: efa_base_ep.c).
 
 #![allow(unsafe_code)]
 

@@ -159,7 +159,7 @@ unsafe fn prepare() {
 unsafe fn child(file: &CStr, answer: i32) -> ! {
     const ANSWER: i32 = 3;
     // SAFETY: the system calls concern this process's own state, and the library's functions are called as the parent would call
-    // them. Any consequence ends with this process.
+    // them. Damage that a call does to memory ends with this child process.
     unsafe {
         if answer != ANSWER && libc::dup2(answer, ANSWER) < 0 {
             libc::_exit(1);
