@@ -1,4 +1,4 @@
-//! The interface: an address, and the test whether a peer can be reached. It has no events.
+//! The interface: an address, and the test whether a peer can be reached. The interface has no events.
 
 use std::sync::Arc;
 

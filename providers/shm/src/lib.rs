@@ -1,9 +1,9 @@
 //! Provider `shm`: messages, puts, gets and atomics between processes of one host.
 //!
-//! The domain `shm` has one module, `ring`. It needs no ptrace rights, and neither a common PID namespace nor /dev/shm. Memory
-//! consists of anonymous files (memfd), sealed against shrinking. They are passed over a Unix socket, whose peer is authenticated
-//! by user and by a random cookie. The sockets are in a directory that no other user can enter (see `directory.rs`). The next
-//! process removes the sockets that a killed process left there.
+//! The domain `shm` has one module, `ring`. The module needs no ptrace rights, and neither a common PID namespace nor /dev/shm.
+//! Memory consists of anonymous files (memfd), sealed against shrinking. They are passed over a Unix socket, whose peer is
+//! authenticated by user and by a random cookie. The sockets are in a directory that no other user can enter (see `directory.rs`).
+//! The next process that starts or ends removes the sockets that a killed process left there.
 //!
 //! # A channel
 //!
@@ -28,8 +28,8 @@
 //! * Each channel has its own ring. In a queue that senders share, a sender that is killed between claiming and publishing a slot
 //!   would block all others. With separate rings, a sender that dies at any instruction harms only its own channel.
 //! * A receiver that sleeps has set a flag on a line that is otherwise never written. The sender reads the flag after each message
-//!   (a clean line, in its own cache) and sends a byte over the socket. The sleeper provides the fence that the sender would need:
-//!   `membarrier`.
+//!   (a clean line, in its own cache) and sends a byte over the socket. The sleeper provides the fence that the sender would need,
+//!   by `membarrier`, if both sides have that call.
 //! * The socket also reports death: it is disconnected. Data that was published before is still delivered. A receiver that receives
 //!   or sends a goodbye keeps its end open while it still reads the sender's memory. When that end closes, the sender owns all
 //!   chunks in flight again.

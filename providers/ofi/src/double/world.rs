@@ -1,7 +1,7 @@
 //! The state of the simulation: endpoints in one process, their memory, and the faults that tests request.
 //!
-//! `sources.rs` names a source for each behaviour. `run` means that a program over libfabric 1.17 as Debian ships it has shown the
-//! behaviour.
+//! `sources.rs` names a source for each behaviour. "Observed" means that a program over libfabric 1.17 as Debian ships it, or over
+//! the named version, has shown the behaviour.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
