@@ -1,5 +1,5 @@
-//! Errors by kind of operation. Each type is an enum, and its variants name the caller's possible reactions or the state of the
-//! operation, so that a `match` covers every case.
+//! Errors by kind of operation. Each type except [`Error`] is an enum, and its variants name the caller's possible reactions or the
+//! state of the operation, so that a `match` covers every case.
 //!
 //! | error | operations that fail with it |
 //! |---|---|
@@ -10,11 +10,12 @@
 //! | [`Error`] | everything else: the caller's own mistake, or a text for a person, with no choice for a program |
 //!
 //! A wait that reaches its deadline is not an error: `wait_until` returns `false`, and `wait` returns
-//! [`Waited::TimeIsUp`](crate::Waited). Therefore `TimedOut` in one of these types always means that an operation or a connection
-//! has ended. In C, a deadline that was reached is `TIELINE_EXPIRED`, and an operation or connection that timed out is
-//! `TIELINE_TIMED_OUT`.
+//! [`Waited::TimeIsUp`](crate::Waited). Therefore `TimedOut` in one of these types always means that something has ended: an
+//! operation, a connection, a request for a service or a name, or the worker that was being closed. In C, a wait that reaches its
+//! deadline returns `TIELINE_TIMED_OUT`, and an operation, connection, name query or closed worker whose time is up is reported as
+//! `TIELINE_EXPIRED`.
 //!
-//! Each type dereferences to an [`Error`] with its text ([`Deref`]), and `?` converts it back into one:
+//! Each of the enums dereferences to an [`Error`] with its text ([`Deref`]), and `?` converts it back into one:
 //!
 //! ```
 //! use tieline::{Endpoint, Outcome, PostError, Worker};

@@ -131,10 +131,10 @@ impl Job {
     /// Joins the job that the environment describes. Without such a description, the process is rank 0 of 1.
     ///
     /// # Errors
-    /// `Invalid` if the variables contradict each other or those of another rank, or for a file of the secret that is refused;
-    /// `PeerFailed` if the launcher cannot be reached; `TimedOut` with the ranks that have not joined; `Permission` for a wrong
-    /// secret. For PMIx: `NoDevice` without its library, `Permission` with raised rights, and `Busy` if this process or its parent
-    /// has joined before.
+    /// `Invalid` if the variables contradict each other or those of another rank, or if the secret's file is refused. `PeerFailed`
+    /// if the launcher cannot be reached, and `Permission` for a wrong secret. `TimedOut` with the ranks that have not joined. For
+    /// PMIx: `NoDevice` without its library, `Permission` with raised rights, and `Busy` if this process or its parent has joined
+    /// before.
     pub fn from_env() -> Result<Job, Error> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let job = Job::from_variables(&variable, &|| Ok(secret()?.into_bytes()), raised_rights())?;

@@ -32,7 +32,8 @@ pub(crate) enum Kind {
 pub(crate) struct Fault {
     pub(crate) kind: Kind,
     pub(crate) error: Error,
-    /// Whether something has ended because its time was up: TIELINE_EXPIRED. A wait that times out ends nothing.
+    /// Whether an operation, an endpoint, a name query or a worker has ended because its time was up: TIELINE_EXPIRED. A timeout of
+    /// any other call is TIELINE_TIMED_OUT.
     has_expired: bool,
 }
 

@@ -1,7 +1,8 @@
 //! The named numbers of the header except the statuses, which come from the provider ABI.
 
 /// Status: an operation, an endpoint, a name query or a worker has ended because its time limit has passed. tieline_error.kind
-/// states the outcome. In contrast, TIELINE_TIMED_OUT means only that a wait has ended: the awaited operation continues.
+/// states the outcome. In contrast, TIELINE_TIMED_OUT means only that a wait has ended: the awaited operation continues. From
+/// tieline_job_exchange and tieline_job_barrier, TIELINE_TIMED_OUT means that there will be no more exchanges.
 pub const TIELINE_EXPIRED: i32 = -100;
 
 /// Flag of a context: a thread of the library serves peers' accesses to this context's memory while the application computes.

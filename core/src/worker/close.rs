@@ -2,8 +2,8 @@
 //!
 //! Closing flushes all endpoints, then the answers owed to peers, and then the transports. A message that a transport has accepted
 //! is confirmed by a flush of its lane, because only that proves its arrival at the peer. Operations that do not end in time are
-//! listed in the error. Dropping a worker does not flush: pending operations end, and interfaces deliver the messages that they
-//! have accepted when they are closed.
+//! listed in the error. Dropping a worker does not flush: pending operations end, and each interface, while it is closed, delivers
+//! the messages that it has accepted to peers that poll within its time limit.
 
 use super::{Worker, WorkerState};
 use crate::endpoint::{EndpointState, Posted};
