@@ -195,12 +195,12 @@ impl Worker {
         self.inner.identity()
     }
 
-    /// Registers the handler for messages with one id. The handler runs inside [`Worker::progress`], on the worker's thread. The
-    /// handler may post, but must not wait.
+    /// Registers the handler for messages with one id. The handler runs inside the calls that make progress, on the calling thread.
+    /// The handler may post, but must not wait.
     ///
     /// A message that is longer than its sender's [`Endpoint::max_message`] is a rendezvous message: it arrives without a payload,
-    /// and with a [`Rendezvous`](crate::Rendezvous) to receive it by ([`Message::rendezvous`]). A payload is always
-    /// complete.
+    /// and with a [`Rendezvous`](crate::Rendezvous) to receive it by ([`Message::rendezvous`]). The payload of any other message is
+    /// complete when the handler runs.
     ///
     /// The handler replaces the previous handler of this id. The previous handler is dropped with everything that it captured:
     /// immediately, or, if this method is called inside a handler, at the latest when the running progress call has ended.
@@ -233,9 +233,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Registers the handler for notifications of peers' [`Endpoint::put_notify`]. The handler receives the peer and the
-    /// notification's word, after all bytes of the put have arrived. The handler runs inside [`Worker::progress`], on the worker's
-    /// thread, like message handlers. A notification handler that is registered inside a handler takes effect immediately.
+    /// Registers the handler for notifications of peers' [`Endpoint::put_notify`]. The handler gets the peer and the notification's
+    /// word, after all bytes of the put have arrived. Like message handlers, it runs inside the calls that make progress, on the
+    /// calling thread. A notification handler that is registered inside a handler takes effect immediately.
     ///
     /// # Errors
     /// `Closed` if the worker is closed.
