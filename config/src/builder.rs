@@ -22,13 +22,14 @@ pub struct ConfigBuilder {
 }
 
 impl ConfigBuilder {
-    /// Sets a value from the program. The value overrides the environment.
+    /// Sets a value from the program. The value overrides the environment and the files.
     pub fn set(mut self, name: &str, value: &str) -> ConfigBuilder {
         let _ = self.program.insert(name.to_owned(), value.to_owned());
         self
     }
 
-    /// Reads the environment of this process, the system's file, and whether the process has raised rights.
+    /// Uses the environment of this process and the file `/etc/tieline/tieline.toml`, and checks whether the process has raised
+    /// rights.
     pub fn process_environment(self) -> ConfigBuilder {
         let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
         self.environment(std::env::vars_os().map(|(name, value)| (text(name), text(value))))

@@ -10,8 +10,9 @@ const MOST_NAMES: usize = 32;
 
 impl Config {
     /// Checks every value against its variable's kind, and every name against the known ones. `idle` lists the providers that were
-    /// found but not loaded. The variables of these providers are not known, so names with their prefix are accepted. Returns the
-    /// new warnings. Each name causes at most one warning.
+    /// found but not loaded. The variables of these providers are not known, so names with their prefix are accepted, unless a
+    /// loaded provider has a longer name that also fits. Returns the new warnings: at most one for each name, and a count in place
+    /// of further unknown names when there are 32 warnings.
     ///
     /// # Errors
     /// Returns an error for a value that its variable does not accept and, with `TIELINE_STRICT`, for an unknown name.
@@ -76,8 +77,8 @@ impl Config {
         Ok(news)
     }
 
-    /// Describes a variable that would have no effect here. Variables of a launcher are read only from the environment, before the
-    /// configuration exists.
+    /// Returns the warning for a launcher's variable that the program or a file sets, which has no effect. Variables of a launcher
+    /// are read only from the environment, before the configuration exists.
     fn swallowed(&self, name: &str) -> Option<String> {
         let elsewhere =
             self.set.get(name)?.iter().find(|said| said.origin != Origin::Environment)?;

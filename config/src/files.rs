@@ -31,8 +31,8 @@ pub(super) struct Line {
 /// The maximum size of a settings file, in bytes.
 pub(super) const MOST_BYTES: u64 = 1 << 20;
 
-/// Reads the text of a regular file of at most `most` bytes. Other kinds of files are refused before they are opened for reading: a
-/// FIFO would block the thread that opens a context, and a device might have no end.
+/// Reads the text of a regular file of at most `most` bytes. Other kinds of files are opened without blocking, and refused before a
+/// byte is read: a FIFO would block the thread that opens a context, and a device might have no end.
 pub(super) fn read_text(path: &Path, most: u64) -> io::Result<(String, Metadata)> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;

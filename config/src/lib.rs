@@ -160,7 +160,9 @@ impl Config {
     /// Returns the job's secret, from `TIELINE_SECRET`, else from the file that `TIELINE_SECRET_FILE` names.
     ///
     /// # Errors
-    /// Returns an error for a file that cannot be read, is empty, or can be read by users other than its owner.
+    /// Returns an error for a file that cannot be read, is empty, is longer than 64 KiB, or has the wrong owner or mode. A file of
+    /// this process's user must deny all access to others. A file of root must not be writable by others, and may be readable. A
+    /// file of another user is refused.
     pub fn secret(&self) -> Result<Option<String>, Error> {
         if let Some(setting) = self.setting(vars::SECRET) {
             return Ok(Some(setting.value.clone()));

@@ -23,9 +23,9 @@ pub(super) fn read(path: &Path) -> Result<(String, Option<String>), (String, Str
     }
 }
 
-/// Checks that other users cannot read or change the secret. If the file belongs to the user of the process, others must have no
-/// access to it. If the file belongs to root, others must not be able to write it. A group may read such a file; if all users can
-/// read it, there is a warning.
+/// Checks the owner and the mode of the secret's file. If the file belongs to the user of the process, others must have no access
+/// to it. If the file belongs to root, others must not be able to write it; a group may read such a file, and if all users can read
+/// it, there is a warning. A file of any other user is refused.
 fn guarded(path: &Path, meta: &Metadata, user: u32) -> Result<Option<String>, (String, String)> {
     let (owner, mode) = (meta.uid(), meta.mode() & 0o7777);
     let path = path.display();

@@ -54,8 +54,8 @@ impl Context {
     /// A module that cannot be opened is left out as long as another one carries messages; [`Context::report`] contains the reason.
     ///
     /// # Errors
-    /// [`OpenError`] if no module remains that carries messages. The usual error is [`OpenError::Release`]: descriptors or memory
-    /// ran out. [`OpenError::Reopen`] after the progress thread has stopped and the context has noticed it, and in a forked child.
+    /// [`OpenError::Release`] or [`OpenError::Configure`] if no module remains that carries messages, for example because
+    /// descriptors or memory ran out. [`OpenError::Reopen`] after the progress thread has stopped, and in a forked child.
     pub fn worker(&self) -> Result<Worker, OpenError> {
         self.core.check_service()?;
         Worker::open(self.core.clone(), Some(self.lease.clone())).map_err(|error| {
@@ -66,8 +66,8 @@ impl Context {
         })
     }
 
-    /// Allocates `len` bytes of zeroed memory with [`Access::ALL`]. If a provider offers shared memory, local peers access it by
-    /// load and store.
+    /// Allocates `len` bytes of zeroed memory with [`Access::ALL`]. If a provider offers shared memory, peers on this host access
+    /// it by load and store.
     ///
     /// A region of 0 bytes is valid: its key can be exported, and it is closed like any other region.
     ///
@@ -119,8 +119,7 @@ impl Context {
     ///
     /// The whole range must be mapped with the rights that peers get: readable for gets, writable for puts, both for atomics.
     /// [`Access::COMMITTED_LATER`] skips that check. If the memory is unmapped, protected or truncated later, accesses by peers
-    /// normally fail and this process continues. `docs/guide.md` ("Registered memory that disappears") names the exceptions, such
-    /// as accesses by devices.
+    /// fail and this process continues, with the exceptions that `docs/guide.md` ("Registered memory that disappears") names.
     ///
     /// # Safety
     /// `base` must be valid for reads and writes of `len` bytes until [`Region::close`] has returned `Ok` for this region, or until
@@ -144,9 +143,9 @@ impl Context {
 
     /// Wraps a buffer as local memory for operations, without registering it (a transient registration).
     ///
-    /// Operations use the buffer in place and only while they last. Puts and messages read the buffer, and gets and rendezvous
-    /// receives write the buffer. The region has no key. The call costs one allocation. If a device needs a registration, the
-    /// library makes one for the duration of each operation. [`Region::into_buffer`] returns the buffer.
+    /// Operations use the buffer in place. Puts and messages read the buffer, and gets and rendezvous receives write the buffer.
+    /// The region has no key. If a device needs a registration, its provider makes one for the duration of each operation.
+    /// [`Region::into_buffer`] returns the buffer.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -191,8 +190,8 @@ impl Context {
     /// a rendezvous message, a receiver that violates the protocol may read it until `close` returns `Ok`, even after that receiver
     /// has reported that it is finished.
     ///
-    /// While an operation writes the memory, no other code may access it. While an operation reads the memory, no other code may
-    /// write it.
+    /// While an operation writes the memory, the program must not access it. While an operation reads the memory, the program must
+    /// not write it.
     ///
     /// # Errors
     /// The errors of [`Context::register_transient`].
@@ -225,7 +224,7 @@ impl Context {
     /// another process ([`crate::live`]).
     ///
     /// Each entry is the worker's latest published state; [`WorkerStatus::age_ms`](crate::live::WorkerStatus) is its age. A worker
-    /// that makes progress in a loop publishes about every tenth of a second. May be called from any thread.
+    /// that makes progress in a loop publishes about every tenth of a second. The method may be called from any thread.
     ///
     /// The result is empty with `TIELINE_LIVE=off`, if memory or a descriptor for it was missing, and in a forked child.
     /// [`Worker::status`] needs neither.
@@ -256,21 +255,20 @@ impl ContextBuilder {
     /// Sets whether a thread of the library serves peers' accesses to this context's memory while the application computes. The
     /// thread sleeps when it is idle. The variable is `TIELINE_PROGRESS_THREAD`.
     ///
-    /// If the thread ends early, existing workers and memory remain usable, and the workers' own progress serves peers as in a
-    /// context without the thread. Operations that peers had sent to the thread fail; the workers serve requests that wait for a
-    /// connection to the thread. The application learns the reason from the next [`Worker::wait`], [`Worker::wait_until`] or
-    /// [`Worker::arm`], once per worker. From then on, opening a worker and allocating or registering memory fail.
+    /// If the thread fails, existing workers and memory remain usable, and the workers' own progress serves peers as in a context
+    /// without the thread. Operations that peers had sent to the thread fail; the workers serve requests that wait for a connection
+    /// to the thread. The next [`Worker::wait`], [`Worker::wait_until`] or [`Worker::arm`] of each worker returns the reason as an
+    /// error, once. From then on, opening a worker and allocating or registering memory fail.
     pub fn progress_thread(self, on: bool) -> ContextBuilder {
         self.set(vars::PROGRESS_THREAD, if on { "on" } else { "off" })
     }
 
-    /// Sets whether to promise to peers that all workers of this context make progress continuously: every few microseconds while
-    /// they have no other work. The variable is `TIELINE_POLLS_OFTEN`. The default is off, because a target that computes breaks
-    /// the promise.
+    /// Sets whether to promise to peers that all workers of this context make progress every few microseconds. The variable is
+    /// `TIELINE_POLLS_OFTEN`. The default is off, because a target that computes breaks the promise.
     ///
     /// A worker's address carries the promise. A peer with that address sends small puts and gets as messages if that is faster
-    /// than the module that reaches the memory: within a host, two messages can be faster than one system call. The modules' stated
-    /// costs determine the length up to which this applies ([`RemoteKey::path`](crate::RemoteKey::path),
+    /// than the module that reaches the memory: within a host, two messages can be faster than one system call. The costs that the
+    /// modules declare determine the maximum length of these puts and gets ([`RemoteKey::path`](crate::RemoteKey::path),
     /// [`Endpoint::report`](crate::Endpoint::report)).
     ///
     /// The meaning of an operation is the same on both routes: `Done` means that the bytes have arrived. The timing of an operation

@@ -1,5 +1,5 @@
-//! Errors by kind of operation. Each type is an enum, and its variants name the caller's possible reactions or the state of the
-//! operation, so that a `match` covers every case.
+//! Errors by kind of operation. Each type except [`Error`] is an enum, and its variants name the caller's possible reactions or the
+//! state of the operation, so that a `match` covers every case.
 //!
 //! | error | operations that fail with it |
 //! |---|---|
@@ -10,11 +10,12 @@
 //! | [`Error`] | everything else: the caller's own mistake, or a text for a person, with no choice for a program |
 //!
 //! A wait that reaches its deadline is not an error: `wait_until` returns `false`, and `wait` returns
-//! [`Waited::TimeIsUp`](crate::Waited). Therefore `TimedOut` in one of these types always means that an operation or a connection
-//! has ended. In C, a deadline that was reached is `TIELINE_EXPIRED`, and an operation or connection that timed out is
-//! `TIELINE_TIMED_OUT`.
+//! [`Waited::TimeIsUp`](crate::Waited). Therefore `TimedOut` in one of these types always means that something has ended: an
+//! operation, a connection, a request for a service or a name, or the worker that was being closed. In C, a wait that reaches its
+//! deadline returns `TIELINE_TIMED_OUT`, and an operation, connection, name query or closed worker whose time is up is reported as
+//! `TIELINE_EXPIRED`.
 //!
-//! Each type dereferences to an [`Error`] with its text ([`Deref`]), and `?` converts it back into one:
+//! Each of the enums dereferences to an [`Error`] with its text ([`Deref`]), and `?` converts it back into one:
 //!
 //! ```
 //! use tieline::{Endpoint, Outcome, PostError, Worker};
@@ -40,17 +41,18 @@ use std::ops::Deref;
 
 /// The reason why an operation was not posted.
 ///
-/// No part of the operation was executed, with two exceptions. First, a large put that is written immediately, in pieces, may have
-/// reached the peer in part. Second, if a provider failed during this very call, the operation may have been executed in whole or
-/// in part.
+/// No part of the operation was executed, with three exceptions. First, a large put or get may have moved some of its bytes.
+/// Second, if a provider failed during this very call, the operation may have been executed in whole or in part. Third,
+/// [`put_strided`](crate::Endpoint::put_strided) and [`get_strided`](crate::Endpoint::get_strided) may have posted some of their
+/// blocks, which continue.
 #[derive(Clone, PartialEq, Eq)]
 pub enum PostError {
-    /// Nothing was posted. The same call may succeed after progress. Status: `Again`.
+    /// The same call may succeed after progress. Status: `Again`.
     Retry(Error),
-    /// This call can never succeed with these arguments. The range, rights, key, length or id is wrong, the call was made in a
-    /// handler or in a forked child, or the memory does not support the operation. The endpoint is unchanged. Status: `Invalid`,
-    /// `KeyRejected`, `OutOfRange`, `TooLarge`, `Misaligned`, `Unsupported`, `UnsupportedParam`, `Busy`, `Permission` (memory of
-    /// the target is missing or protected).
+    /// The call is wrong. The range, rights, key, length or id is wrong, the call was made in a handler or in a forked child, or
+    /// the memory does not support the operation. The endpoint is unchanged. Status: `Invalid`, `KeyRejected`, `OutOfRange`,
+    /// `TooLarge`, `Misaligned`, `Unsupported`, `UnsupportedParam`, `Busy`, `Permission` (memory of the target is missing or
+    /// protected).
     Correct(Error),
     /// The endpoint or its worker has ended, or the route of this operation failed. Status: any that is not listed for another
     /// variant; any status at all once [`Endpoint::error`](crate::Endpoint::error) returns an error.
@@ -62,10 +64,9 @@ pub enum PostError {
 /// The failure of an operation that had been posted.
 #[derive(Clone, PartialEq, Eq)]
 pub enum CompletionError {
-    /// The operation was refused, and the same operation would be refused again. The target's memory is unchanged, except for
-    /// pieces of a large put that were written before. The connection stays usable. Status: `KeyRejected`, `OutOfRange`,
-    /// `Misaligned`, `TooLarge`, `Unsupported`, `UnsupportedParam`, `Invalid`, `Permission` (memory of the target is missing or
-    /// protected).
+    /// The operation was refused. The target's memory is unchanged, except for pieces of a large put that were written before. The
+    /// connection stays usable. Status: `KeyRejected`, `OutOfRange`, `Misaligned`, `TooLarge`, `Unsupported`, `UnsupportedParam`,
+    /// `Invalid`, `Permission` (memory of the target is missing or protected).
     Refused(Error),
     /// The connection or the provider failed together with the operation. The operation may have been executed, may not have been,
     /// or may still be executed later. Reconnect as the [`ConnectError`] says, and repeat only operations that may be executed
@@ -88,9 +89,9 @@ pub enum ConnectError {
     /// its transport failed. Status: `Again`, `TimedOut`, `Io`, `ProviderFailed`, `Canceled`; for an endpoint that has ended also
     /// `Busy`, `Closed`, `KeyRejected`, `OutOfRange`, `Misaligned`.
     Retry(Error),
-    /// This call can never succeed: the bytes are not an address, no peer has this number, the call was made in a handler or in a
-    /// forked child, or the worker is closed. Status: `BadData`, `Invalid`, `Closed`, `Busy`, `KeyRejected`, `OutOfRange`,
-    /// `TooLarge`, `Misaligned`, `UnsupportedParam`.
+    /// The call is wrong: the bytes are not an address, no peer has this number, the call was made in a handler or in a forked
+    /// child, or the worker is closed. Status: `BadData`, `Invalid`, `Closed`, `Busy`, `KeyRejected`, `OutOfRange`, `TooLarge`,
+    /// `Misaligned`, `UnsupportedParam`.
     Correct(Error),
     /// The peer is gone, or another process has replaced it: exchange addresses again. Status: `PeerFailed`.
     Exchange(Error),
@@ -111,8 +112,8 @@ pub enum OpenError {
     /// Memory, descriptors or another bounded resource ran out: request less, or release some of it. Status: `NoMemory`, `Again`,
     /// `Busy`.
     Release(Error),
-    /// This context cannot open a worker or memory any more: its progress thread has stopped, or this is a forked child. Open a new
-    /// context. Status: any.
+    /// This context cannot open a worker or register memory any more: its progress thread has stopped, or this is a forked child.
+    /// Open a new context. Status: any.
     Reopen(Error),
 }
 

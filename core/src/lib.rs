@@ -1,7 +1,7 @@
 //! Tieline: a transport library that finds its transports at run time.
 //!
 //! The library offers active messages, put, get, atomics and registered memory with completions, over connections that are
-//! established on demand. With no provider installed, shared memory works:
+//! established on demand. With no provider installed, shared memory between processes of one host works:
 //!
 //! ```
 //! fn main() -> Result<(), tieline::Error> {
@@ -21,9 +21,9 @@
 //! module that is not. A [`Worker`] is a progress engine that belongs to one thread at a time. An [`Endpoint`] leads to one peer. A
 //! [`Region`] is memory that peers can access with its [`RemoteKey`].
 //!
-//! Every failure is an [`Error`] that states the failure, its cause and the remedy. The error's type tells a program which reaction
-//! is possible ([`error`]). The library prints nothing unless an operator requests it with `TIELINE_REPORT`. The library installs
-//! no handler and never exits the process.
+//! Every failure is an [`Error`] with a text for a person. The error's type tells a program which reaction is possible ([`error`]).
+//! The library prints nothing unless an operator requests it with `TIELINE_REPORT`. The library installs no signal handler and
+//! never exits the process. It registers one function with `atexit`, which says goodbye to the peers of open workers.
 
 mod builtin;
 pub mod context;

@@ -11,7 +11,8 @@
 //! the kernel does not report the user.
 //!
 //! Rank 0 serves from a thread named `tieline-bootstrap`, which lives as long as its [`Job`](super::Job): the other ranks must not
-//! wait until rank 0 has finished a computation. The thread sleeps except during an exchange, and ends with the Job.
+//! wait until rank 0 has finished a computation. The thread sleeps while no rank sends anything. When the Job is dropped, the
+//! thread sends its final frames, for at most five seconds, and ends.
 
 use super::handshake::{self, NotYet};
 use super::link::{Link, late};

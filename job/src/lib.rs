@@ -14,15 +14,17 @@
 //!
 //! [`Job::from_env`] uses the first match in the environment:
 //!
-//! 1. `TIELINE_RANK` and `TIELINE_SIZE` with `TIELINE_EXCHANGE`, which `tieline run` sets: the launcher's own socket;
+//! 1. `TIELINE_RANK` and `TIELINE_SIZE` with `TIELINE_EXCHANGE`, which `tieline run` sets: the launcher's socket, local or TCP;
 //! 2. `TIELINE_BOOTSTRAP=host:port`: a bootstrap over TCP, where rank 0 listens. Rank and size are TIELINE_RANK and TIELINE_SIZE,
-//!    or those of Slurm, Open MPI, PMI or torchrun;
+//!    or those of Slurm, Open MPI, PMI or torchrun. TIELINE_RANK and TIELINE_SIZE without 1 and 2 are an error, unless the size is
+//!    1;
 //! 3. PMIx (`PMIX_NAMESPACE`), which mpirun, prun and `srun --mpi=pmix` provide;
 //! 4. a step of Slurm: a bootstrap on its first node;
 //! 5. none of these: the process is rank 0 of 1.
 //!
-//! Every wait ends. If a rank dies, the exchange fails for all others with that rank's number and the way it ended. A deadline
-//! bounds the wait for slow ranks, and the error names the missing ranks.
+//! Every wait has a deadline; the answer with the missing ranks may take two seconds more. If a rank dies, the exchange fails for
+//! all others. The error names that rank and the reason, and after the deadline the missing ranks. PMIx does not name a rank that
+//! died, and names missing ranks only if all ranks are on one host.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -129,8 +131,10 @@ impl Job {
     /// Joins the job that the environment describes. Without such a description, the process is rank 0 of 1.
     ///
     /// # Errors
-    /// Returns `Invalid` if the variables contradict each other or those of another rank, `PeerFailed` if the launcher cannot be
-    /// reached, `TimedOut` with the ranks that have not joined, `Permission` for a wrong secret.
+    /// `Invalid` if the variables contradict each other or those of another rank, or if the secret's file is refused. `PeerFailed`
+    /// if the launcher cannot be reached, and `Permission` for a wrong secret. `TimedOut` with the ranks that have not joined. For
+    /// PMIx: `NoDevice` without its library, `Permission` with raised rights, and `Busy` if this process or its parent has joined
+    /// before.
     pub fn from_env() -> Result<Job, Error> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let job = Job::from_variables(&variable, &|| Ok(secret()?.into_bytes()), raised_rights())?;
@@ -241,7 +245,7 @@ impl Job {
         ))
     }
 
-    /// The rank of this process, from 0.
+    /// Returns the rank of this process, from 0.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.rank
@@ -265,14 +269,14 @@ impl Job {
         self.local_size
     }
 
-    /// Returns the job's identity; empty if none was set.
+    /// Returns the job's identity, from `TIELINE_JOB`, Slurm or PMIx; empty if none of them states one.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Sets the deadline of each exchange or lookup. The default is `TIELINE_BOOTSTRAP_TIMEOUT`, else [`DEADLINE`]. The first
-    /// process whose deadline passes ends the exchange for all. A lookup ends for the requester only.
+    /// Sets the deadline of each exchange, publication and lookup. The default is `TIELINE_BOOTSTRAP_TIMEOUT`, else [`DEADLINE`].
+    /// The first process whose deadline passes ends the exchange for all, except over PMIx. A lookup ends for the requester only.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
     }
@@ -281,8 +285,9 @@ impl Job {
     /// makes the same number of calls. `mine` has at most [`wire::MAX_CONTRIBUTION`] bytes.
     ///
     /// # Errors
-    /// `Invalid` in a forked child; `TooLarge`; `PeerFailed` with the rank that ended and how; `TimedOut` after the deadline, with the ranks that have not
-    /// joined or contributed. The exchange is unusable after any of them but the first two.
+    /// `Invalid` in a forked child; `TooLarge`; `PeerFailed` with the rank that ended and how; `TimedOut` after the deadline, with
+    /// the ranks that have not joined or contributed. After any of them but the first two, the exchange is unusable. `Invalid` also
+    /// ends the exchange if a rank states another size, or if all contributions together exceed 4 GiB.
     pub fn exchange(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.check_process()?;
         if mine.len() > wire::MAX_CONTRIBUTION {
@@ -298,8 +303,8 @@ impl Job {
     }
 
     /// Publishes bytes, such as a worker's address or a key, for [`Job::lookup`] by other processes. The call waits for no other
-    /// process, and bytes are sent only in answer to a lookup: a rank costs nothing to ranks that never communicate with it. The
-    /// bytes stay as long as the server of the exchange exists, even after this process has ended.
+    /// process, and bytes are sent only in answer to a lookup. The bytes stay as long as the server of the exchange exists, even
+    /// after this process has ended.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline_explain::Error> {
@@ -372,8 +377,8 @@ impl Job {
 
     /// [`Job::barrier`] for a process whose peers may still need its progress: calls `progress` repeatedly until every process has
     /// called the barrier. A separate thread waits for the other processes: the first such barrier starts the thread, and the
-    /// thread ends with the job. The caller sets the pace: a `progress` that sleeps a little leaves the processor to other
-    /// processes. `Worker::barrier` of the crate `tieline` needs no such choice.
+    /// thread ends with the job. If `progress` sleeps for a short time, other processes can use the processor. `Worker::barrier` of
+    /// the crate `tieline` sleeps until an event instead.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -386,8 +391,9 @@ impl Job {
     /// ```
     ///
     /// # Errors
-    /// Returns the errors of [`Job::exchange`], and the error of `progress`. After an error `progress` is not called again. The
-    /// call still waits for the end of the barrier, and a panic of `progress` continues only then.
+    /// Returns the errors of [`Job::exchange`], the error of `progress`, and `NoMemory` if the thread cannot be started. After an
+    /// error `progress` is not called again. The call still waits for the end of the barrier, and a panic of `progress` continues
+    /// only then.
     pub fn barrier_while(
         &self,
         mut progress: impl FnMut() -> Result<(), Error>,
@@ -406,8 +412,8 @@ impl Job {
     /// ends the wait, the wait needs no timeout.
     ///
     /// # Errors
-    /// Returns the errors of [`Job::exchange`], and the error of `wait`. After an error the call still waits for the end of the
-    /// barrier, and a panic of `wait` continues only then.
+    /// Returns the errors of [`Job::exchange`], the error of `wait`, and `NoMemory` if the thread cannot be started. After an error
+    /// of `wait` the call still waits for the end of the barrier, and a panic of `wait` continues only then.
     pub fn barrier_woken(
         &self,
         wake: impl FnOnce() + Send + 'static,
@@ -430,8 +436,8 @@ pub fn joined_processes() -> usize {
     JOINED.load(Ordering::Relaxed)
 }
 
-/// Returns the number of the job's processes on this host. For a process that has not joined a job, the number comes from the
-/// launcher's variables; otherwise it is 1.
+/// Returns the number of the job's processes on this host that the launcher's variables state, whether this process has joined or
+/// not; 1 if they state none.
 #[must_use]
 pub fn processes_on_this_host() -> usize {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -459,7 +465,7 @@ impl fmt::Debug for Job {
 /// is for launchers, which must not show the secret.
 ///
 /// # Errors
-/// Returns an error if a file cannot be read.
+/// Returns the errors of reading the settings files and the secret's file.
 pub fn secret() -> Result<String, Error> {
     let config = Config::builder().process_environment().build()?;
     Ok(config.secret()?.unwrap_or_default())

@@ -19,7 +19,8 @@ pub(super) const FIX_LAUNCH: &str = "start the program with `tieline run -n N --
 pub(super) struct ProcessInfo {
     pub(super) rank: usize,
     pub(super) size: usize,
-    /// The rank on this host, from the environment; if it is `None`, the exchange determines it.
+    /// The rank on this host, from the environment or the PMIx server. If it is `None`, a bootstrap determines it, and any other
+    /// exchange takes 0 of 1.
     pub(super) local_rank: Option<usize>,
     pub(super) local_size: Option<usize>,
     pub(super) id: String,

@@ -138,7 +138,7 @@ impl Server {
         Ok(())
     }
 
-    /// Stops accepting connections, for good.
+    /// Stops accepting connections permanently.
     pub(super) fn stop_listening(&self) {
         for listener in &self.listeners {
             match listener {

@@ -66,7 +66,7 @@ impl Over {
     }
 }
 
-/// A barrier in progress. Dropping this value ends the barrier.
+/// A barrier in progress. Dropping this value waits for the end of the barrier.
 pub(super) struct Barrier(Arc<Over>);
 
 impl Barrier {

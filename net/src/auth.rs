@@ -10,8 +10,8 @@
 //!                                          <-      ANSWER  verdict hmac("acceptor", nonces, hello, verdict)
 //! ```
 //!
-//! The acceptor sends no proof to a dialler that has sent none. A hello is valid only with the dialler's proof, and an answer is an
-//! acceptance only with the acceptor's proof. The connection is authenticated, not encrypted.
+//! The acceptor sends no proof to a dialler that has not sent a valid one. A hello is valid only with the dialler's proof, and an
+//! answer is an acceptance only with the acceptor's proof. The connection is authenticated, not encrypted.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;

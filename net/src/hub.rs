@@ -37,7 +37,7 @@ pub struct Settings {
     pub cookie: Option<[u8; 16]>,
     /// The time limit of the handshake.
     pub handshake_timeout: Duration,
-    /// The number of processes that may connect concurrently, even from one address.
+    /// The number of processes that may connect concurrently, even from one address, besides a fixed reserve for others.
     pub expected: usize,
 }
 
@@ -149,7 +149,8 @@ pub struct Hub {
 }
 
 impl Drop for Hub {
-    /// Also ends what a forked child holds copies of.
+    /// Ends the listeners and handshakes, also in forked children that hold copies of their sockets. The drop in a forked child
+    /// ends nothing.
     fn drop(&mut self) {
         if self.process.is_here() {
             self.handshakes.get_mut().unwrap_or_else(PoisonError::into_inner).end();

@@ -1,5 +1,5 @@
 //! The common parts of connections over TCP: the choice of interfaces, the listener of a process, and the authenticating handshake.
-//! The providers `tcp` and `tcp-connect` and the core's bootstrap are built on this crate; it does not depend on them.
+//! The providers `tcp`, `tcp-connect`, `ofi` and `verbs`, the bootstrap of jobs, the core and `tieline perf` use this crate.
 //!
 //! One side listens and publishes its contact, and the other side dials it:
 //!

@@ -61,15 +61,16 @@ const SIZES: [&str; 5] =
 /// The largest accepted number of processes. Larger values are ignored.
 const LARGEST: usize = 1 << 20;
 
-/// Returns the number of processes in this process's job according to its launcher; 0 if the process belongs to no job.
+/// Returns the number of processes in this process's job according to its launcher; 0 if no launcher states one, or more than
+/// [`LARGEST`].
 pub(crate) fn processes_of_job() -> usize {
     let size = |name: &&str| std::env::var(name).ok()?.trim().parse().ok();
     SIZES.iter().find_map(size).filter(|size| *size <= LARGEST).unwrap_or(0)
 }
 
-/// Configures a connection: small messages are sent immediately. A peer that is silent for `silence` (power failure, cut cable)
-/// breaks the connection, whether or not data is in flight. A peer that reads nothing for that time while the buffers are full
-/// breaks it, too.
+/// Configures a connection: small messages are sent immediately. A peer that is silent for about `silence`, at least a few seconds
+/// (power failure, cut cable), breaks the connection, whether or not data is in flight. A peer that reads nothing for that time
+/// while the buffers are full breaks it, too.
 pub fn tune(stream: &TcpStream, silence: Duration) {
     tune_for_streams(stream, silence);
     let silence = silence.clamp(Duration::from_secs(1), Duration::from_secs(1 << 21));

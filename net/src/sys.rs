@@ -36,7 +36,7 @@ pub(crate) fn addresses() -> io::Result<Vec<RawAddress>> {
         at = entry.ifa_next;
         // SAFETY: `ifa_addr` and `ifa_netmask` are null or socket addresses of this entry.
         let Some((ip, scope_id)) = (unsafe { ip_of(entry.ifa_addr) }) else { continue };
-        // SAFETY: as for the block above.
+        // SAFETY: `ifa_netmask` is null or a socket address of this entry.
         let mask = unsafe { ip_of(entry.ifa_netmask) };
         // SAFETY: the name belongs to this entry and is zero-terminated.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) };
@@ -129,7 +129,8 @@ pub(crate) fn link(interface: &str, socket: BorrowedFd<'_>) -> (u32, Option<u32>
     };
     let mut command = EthtoolCmd { cmd: ETHTOOL_GSET, ..EthtoolCmd::default() };
     request.ifr_ifru.ifru_data = (&raw mut command).cast();
-    // SAFETY: as above; `command` is the record that this request requires and outlives the call.
+    // SAFETY: the socket is open, the request has a zero-terminated name, and `command` is the record that this request requires
+    // and outlives the call.
     let asked = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &mut request) };
     let speed = speed_of(command.speed_hi, command.speed).filter(|_| asked == 0);
     (u32::try_from(mtu).unwrap_or(0), speed)

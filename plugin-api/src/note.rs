@@ -47,8 +47,8 @@ impl Note {
     }
 }
 
-/// The note of a file that contains a core: the library or a program. It states the ABI of this core. Package managers compare the
-/// ABI with the least minor that a provider's note requires.
+/// The note of a file that contains a core: the library or a program. The note states the ABI of this core. Package managers
+/// compare the ABI with the least minor that a provider's note requires.
 #[repr(C, align(4))]
 #[derive(Clone, Copy, Debug)]
 pub struct CoreNote {

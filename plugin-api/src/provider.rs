@@ -17,8 +17,8 @@ use crate::{ConfigDoc, Events, Failure, OK, PENDING, Status};
 
 /// The result of a data call that did not fail.
 ///
-/// The value of each variant is its code, and in [`Posted`] it has the place of a [`Status`]. So the code that crosses the boundary
-/// is read from the same place in both cases.
+/// The value of each variant is its code. In a [`Posted`], the code of a `Posting` and that of a [`Status`] have the same place in
+/// memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Posting {
@@ -46,7 +46,7 @@ pub struct DomainInfo {
     pub register_ns_per_byte: f64,
 }
 
-/// A plug-in: a plain struct that is opened once and lives as long as the process.
+/// A provider. It is opened once for each context of a process, and once in the child process that tests the file.
 pub trait Provider: Sized + Send + Sync + 'static {
     /// The type of the provider's memory domains.
     type Domain: Domain;
@@ -145,8 +145,9 @@ pub trait Domain: Sized + Send + Sync + 'static {
     /// for example a device's.
     ///
     /// The core calls this method as soon as the owner asks to close the region. At that time operations of this process may still
-    /// use the region as local memory; these continue. The core calls it again before [`Domain::deregister`], and as long as it
-    /// returns [`Revoked::Busy`]. It must not wait. The region is valid, and its memory stays mapped, until deregistered.
+    /// use the region as local memory; these continue. The core calls the method again before [`Domain::deregister`], and as long
+    /// as the method returns [`Revoked::Busy`]. The method must not wait. The region is valid, and its memory stays mapped, until
+    /// the region is deregistered.
     fn revoke(&self, region: &Self::Region) -> Revoked {
         let _ = region;
         Revoked::Quiet
@@ -330,7 +331,8 @@ pub trait Endpoint: Sized + 'static {
     /// Sends a short message; the payload is copied before the call returns.
     ///
     /// # Errors
-    /// [`Status::Again`]: nothing was sent. [`Status::PeerFailed`] and others: the endpoint has failed.
+    /// [`Status::Again`]: nothing was sent. [`Status::PeerFailed`], [`Status::Closed`], [`Status::BadData`] and [`Status::Io`]: the
+    /// core ends the endpoint. Any other status: the core fails this message alone.
     fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
         let _ = (id, header, payload);
         Err(Status::Unsupported)
@@ -398,8 +400,8 @@ pub trait Endpoint: Sized + 'static {
         Err(Status::Unsupported.into())
     }
 
-    /// Requests that a pending operation ends soon. Its completion still comes, with [`Status::Canceled`] if no part of the
-    /// operation has happened.
+    /// Requests that a pending operation ends soon. The operation's completion still comes, with [`Status::Canceled`] if no part of
+    /// the operation has happened.
     ///
     /// # Errors
     /// [`Status::Invalid`]: no operation with this cookie is pending.
@@ -409,7 +411,7 @@ pub trait Endpoint: Sized + 'static {
     }
 
     /// Returns the limits of this endpoint, if they are lower than those of its module. The core calls the method after
-    /// [`Interface::connect`] or [`Endpoint::connect`].
+    /// [`Interface::connect`] or [`Endpoint::connect`], and again when a connection that was still being formed is established.
     fn limits(&self) -> EndpointLimits {
         EndpointLimits::empty()
     }
@@ -423,7 +425,8 @@ pub trait Endpoint: Sized + 'static {
         Err(Status::Unsupported)
     }
 
-    /// Completes when everything posted before is complete at the target.
+    /// Completes when puts, gets and atomics posted before are complete at the target, and messages posted before cannot be lost
+    /// any more if this process ends.
     ///
     /// # Errors
     /// The first failure of the operations that the flush waited for.

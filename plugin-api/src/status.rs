@@ -53,9 +53,9 @@ status_table! {
     NoDevice, NO_DEVICE = -5, "no such device";
     /// The system refused the operation.
     Permission, PERMISSION = -6, "permission denied";
-    /// The other end of a connection has ended without having closed it, usually because its process has ended. The status applies
-    /// only to that connection. For an operation that copies between two processes, it means that the kernel does not know the
-    /// other process any more.
+    /// The other end of a connection has ended without having closed it, for example because its process has ended. The status
+    /// applies only to that connection. For an operation that copies between two processes, it means that the kernel does not know
+    /// the other process any more.
     PeerFailed, PEER_FAILED = -7, "the peer failed";
     /// There is no route from this process to that peer.
     Unreachable, UNREACHABLE = -8, "peer not reachable";

@@ -29,30 +29,33 @@
 //!   the tag that are not ignored are the same.
 //! * A message matches the first posted of all matching receives. A receive matches the first arrived of all matching messages. So
 //!   messages of one source that match the same receives are received in the order of arrival, for any set of receives. If the data
-//!   of a message arrives later (rendezvous), the position of the message is that of its RTS.
-//! * Every receive ends once: by a message, which is returned with the receive's word, or by [`Matcher::cancel`], which returns the
-//!   receive that it has ended. The id of an ended receive or message is never reused.
-//! * [`Matcher::peek`] does not remove the message. [`Matcher::claim`] sets a message aside under a word: no receive and no peek
-//!   finds the message, and [`Matcher::take`] removes it. The caller owns a removed message and discards it by dropping it.
+//!   of a message arrives later (rendezvous), the runtime reports the announcement as the arrival.
+//! * Every receive ends at most once: by a message, which is returned with the receive's word, or by [`Matcher::cancel`], which
+//!   returns the receive that it has ended. The id of an ended receive or message is never reused.
+//! * [`Matcher::peek`] does not remove the message. [`Matcher::claim`] sets a message aside under a word: receives, peeks and
+//!   further claims do not find the message, and [`Matcher::take`] removes it. The caller owns a removed message and discards it by
+//!   dropping it.
 //! * If the caller's closure panics, the matcher loses no receive and no message.
 //!
 //! # Costs
 //!
-//! If the receives have at most eight *shapes*, a post and an arrival take constant time on average. This bound holds for any
-//! number of waiting entries and for all sources and tags that peers choose, because the hash is seeded with a secret. The shape of
-//! a receive is the part of a message that it ignores: the source, if any is accepted, and the ignored bits of the tag. Programs
-//! have a small number of shapes: MPICH, for example, ignores two internal bits in every receive, and all bits of a tag or of a
-//! source in its wildcards.
+//! If the receives have at most four *shapes*, a post and an arrival take constant time on average; with up to eight shapes, an
+//! arrival still does. These bounds hold for any number of waiting entries and for all sources and tags that peers choose, because
+//! the hash is seeded with a secret. The shape of a receive is the part of a message that it ignores: the source, if any is
+//! accepted, and the ignored bits of the tag. Programs have a small number of shapes: MPICH, for example, ignores two internal bits
+//! in every receive, and all bits of a tag or of a source in its wildcards.
 //!
 //! * A message is compared with receives until one matches, and a receive is compared with messages. Passed entries go into a
-//!   table. A single call may therefore take one step per post or arrival since the preceding walk, but no entry is passed twice.
+//!   table. A single call may therefore take one step per post or arrival since the preceding walk, but an entry in a table is not
+//!   passed again.
 //! * An arrival does one lookup in the table of each shape, of which there are at most eight. Receives of further shapes are
-//!   compared in every arrival, one step for each such receive.
+//!   compared in every arrival, at most one step for each such receive.
 //! * Messages are entered in at most four tables. A receive of a fifth shape passes every message that does not match, in every
 //!   call, while messages wait that receives of the four shapes have passed.
 //! * A table doubles when it is full, and shrinks to a quarter when only an eighth of its entries is left. Each change of the size
 //!   visits the whole table.
-//! * Claims and receives are found by their word in a walk along all claims or receives. Both are found by id in constant time.
+//! * A claim is found by its word in a walk along all claims, and a receive in one along [`Matcher::receives`]. By id, both are
+//!   found in constant time.
 //!
 //! A waiting message takes 80 bytes in addition to its payload, and a receive takes 72. Passed entries take up to 16 more bytes in
 //! each table. Memory is freed when entries are removed. The matcher keeps about twice the required memory, plus about ten

@@ -1,5 +1,5 @@
-//! The command `tieline`: providers and their state (`info`, `config`), conformance (`check`), performance (`perf`), and a launcher
-//! (`run`).
+//! The command `tieline`: providers and their state (`info`, `config`), conformance (`check`), performance (`perf`), a launcher
+//! (`run`), a generator of providers (`new-provider`), and commands for the project and its packages.
 //!
 //! Every subcommand is a module with an `Args` and a `main(Args) -> Result<ExitCode, Error>`. An error is one
 //! line: `tieline: what: why; what to do`.

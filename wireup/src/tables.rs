@@ -56,7 +56,8 @@ impl Machine {
         Ok(key)
     }
 
-    /// Returns the highest number ever used with a peer over a module.
+    /// Returns the highest number used with a peer over a module, or 0 if the pair is not remembered: `floor` is at least every
+    /// number of a forgotten pair.
     pub(super) fn highest(&self, peer: &WorkerId, module: &str) -> u32 {
         let pair = self.peers.get(peer).and_then(|p| p.pairs.get(module));
         pair.map_or(0, |pair| pair.used.highest())

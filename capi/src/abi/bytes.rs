@@ -24,7 +24,7 @@ pub(crate) fn some_bytes<'a>(start: *const c_void, len: usize) -> Option<&'a [u8
     if start.is_null() || len > isize::MAX as usize {
         return None;
     }
-    // SAFETY: the reason is the same as for the preceding `unsafe` block.
+    // SAFETY: the caller guarantees that the bytes are readable, and that no thread changes them during the call.
     Some(unsafe { std::slice::from_raw_parts(start.cast(), len) })
 }
 
@@ -83,7 +83,7 @@ impl Room {
         if text.len() >= self.room {
             return Err(too_little(self.room, text.len() + 1));
         }
-        // SAFETY: as above, and there is room for the zero.
+        // SAFETY: the caller's buffer does not overlap this library's memory, and has room for the text and the zero.
         unsafe {
             self.to.copy_from_nonoverlapping(text.as_ptr(), text.len());
             self.to.add(text.len()).write(0);

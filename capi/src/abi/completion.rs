@@ -82,7 +82,7 @@ pub unsafe extern "C" fn tieline_worker_forget(worker: *const WorkerHandle, requ
 }
 
 /// Cancels a pending operation. TIELINE_OK means that the cancellation has begun, not that it has succeeded: finish the request to
-/// learn the outcome.
+/// learn the outcome. TIELINE_UNSUPPORTED: the operation cannot be canceled, and continues.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_cancel(worker: *const WorkerHandle, request: u64) -> i32 {
     done(object::<WorkerState, _>(worker).and_then(|state| {

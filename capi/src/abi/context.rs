@@ -116,7 +116,8 @@ pub(crate) fn try_take<T: Object, C, R>(
             Ok(result)
         }
         Err((object, fault)) => {
-            // SAFETY: the reason is the same as for the preceding `unsafe` block.
+            // SAFETY: the address comes from the box that `keep` stored, whose object was moved out, and no other thread takes the
+            // object while this call holds the handle.
             unsafe { place.write(object) };
             table::restore(handle);
             Err(fault)
@@ -183,7 +184,7 @@ pub unsafe extern "C" fn tieline_context_close(context: *mut ContextHandle) -> i
     done(guarded(|| take::<ContextObject, _>(context).map(drop)))
 }
 
-/// Reports which modules were found, which modules are used, and why a module is not used. `kind` is TIELINE_REPORT_*. The report
+/// Reports which modules were found, which modules are used, and why a module is not used. `which` is TIELINE_REPORT_*. The report
 /// is a string that ends with a zero. `len` holds the size of `text`, and receives the length of the string without its zero.
 /// Returns TIELINE_TOO_LARGE if the string does not fit.
 #[unsafe(no_mangle)]

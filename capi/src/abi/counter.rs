@@ -165,8 +165,8 @@ pub unsafe extern "C" fn tieline_worker_take_completed(
     }))
 }
 
-/// Begins a flush of every endpoint of a worker. The counter counts the flushes. When none of them is pending, every operation that
-/// was posted before this call is complete.
+/// Begins a flush of every endpoint of a worker. The counter counts the flushes. When none of them is pending, every put, get and
+/// atomic that was posted before this call is complete at its target, and every message is accepted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_begin_flush(
     worker: *const WorkerHandle,
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn tieline_worker_begin_flush(
     }))
 }
 
-/// Waits until every operation that was posted on any endpoint before this call is complete. Returns TIELINE_BUSY in a handler.
+/// Flushes every endpoint of the worker (tieline_endpoint_flush), and waits for these flushes. Returns TIELINE_BUSY in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_flush(worker: *const WorkerHandle) -> i32 {
     done(guarded(|| drive(worker, |_, worker| Ok(worker.flush()?))))

@@ -78,7 +78,7 @@ impl EndpointState {
     #[inline(always)]
     pub(crate) fn at_once<T>(&self, body: impl FnOnce(&Endpoint) -> AtOnce<T>) -> AtOnce<T> {
         let tried = self.worker.mark.at_once(|| {
-            // SAFETY: the reason is the same as in `get`.
+            // SAFETY: this thread holds the worker's mark, and the endpoint is taken out only under the mark.
             unsafe { &*self.endpoint.get() }.as_ref().map_or(AtOnce::NotTried, body)
         });
         tried.unwrap_or(AtOnce::NotTried)
@@ -283,7 +283,8 @@ pub unsafe extern "C" fn tieline_endpoint_fence(endpoint: *const EndpointHandle)
     done(ask(endpoint, |endpoint| Ok(endpoint.fence()?)))
 }
 
-/// Begins to close the endpoint; `how` is TIELINE_CLOSE_*. The close is an operation. The handle remains until it is dropped.
+/// Begins to close the endpoint; `which` is TIELINE_CLOSE_*. The close is an operation, whose completion is reported as `how` says.
+/// The handle remains until it is dropped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_close(
     endpoint: *const EndpointHandle,
@@ -385,9 +386,9 @@ pub type EndpointFailureFn = Option<
     unsafe extern "C" fn(user: *mut c_void, endpoint: *mut EndpointHandle, why: *const Failure),
 >;
 
-/// Registers the handler for failed endpoints. It runs once per failed endpoint, with the reason, inside a call that makes
-/// progress. The endpoint's operations have ended by then. It does not run if the peer has left in good order: then the handler of
-/// tieline_worker_on_peer_left runs, and the endpoint ends with TIELINE_CLOSED.
+/// Registers the handler for failed endpoints. The handler runs once per failed endpoint, with the reason, inside a call that makes
+/// progress. The endpoint's operations have ended by then. The handler does not run if the peer has left in good order: then the
+/// handler of tieline_worker_on_peer_left runs, and the endpoint ends with TIELINE_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_endpoint_failure(
     worker: *const WorkerHandle,

@@ -32,7 +32,8 @@ pub(crate) enum Kind {
 pub(crate) struct Fault {
     pub(crate) kind: Kind,
     pub(crate) error: Error,
-    /// Whether something has ended because its time was up: TIELINE_EXPIRED. A wait that times out ends nothing.
+    /// Whether an operation, an endpoint, a name query or a worker has ended because its time was up: TIELINE_EXPIRED. A timeout of
+    /// any other call is TIELINE_TIMED_OUT.
     has_expired: bool,
 }
 
@@ -240,7 +241,7 @@ pub(crate) fn answer(result: Result<i32, Fault>) -> i32 {
     }
 }
 
-/// Makes the return value of an exported function that returns no value.
+/// Makes the return value of an exported function whose only result is its status: 0, or the code of the fault.
 pub(crate) fn done(result: Result<(), Fault>) -> i32 {
     answer(result.map(|()| 0))
 }

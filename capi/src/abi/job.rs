@@ -83,7 +83,7 @@ struct JobObject {
 
 // SAFETY: the header requires the caller's functions and their word to be usable from every thread.
 unsafe impl Send for Exchange {}
-// SAFETY: the reason is the same as for `Send`.
+// SAFETY: the header requires the caller's functions and their word to be usable from every thread.
 unsafe impl Sync for Exchange {}
 
 impl Object for JobObject {
@@ -200,7 +200,8 @@ impl Exchange {
                 "ranks run from 0",
             ));
         }
-        // SAFETY: the reason is the same as for the preceding `unsafe` block.
+        // SAFETY: the caller guarantees that its function may be called with these arguments. The function's calls of `collect`
+        // write only through the handle `to`.
         let call = |to| unsafe { lookup(self.user, rank, key, Some(collect), to) };
         Ok(collected("a lookup", rank, 1, call)?.swap_remove(0))
     }
@@ -337,8 +338,8 @@ fn in_a_call() -> Fault {
     Fault::new(Status::Busy, "the deadline of a job", why, fix).of(Kind::Retry)
 }
 
-/// Sets the time limit for one exchange or lookup of the launcher. Returns TIELINE_BUSY while another call of the job is in
-/// progress.
+/// Sets the time limit of each exchange, publication and lookup of the launcher; a caller's own exchange has its own. Returns
+/// TIELINE_BUSY while another call of the job is in progress.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_set_deadline(job: *mut JobHandle, deadline_ns: u64) -> i32 {
     done(guarded(|| {
@@ -374,8 +375,8 @@ pub unsafe extern "C" fn tieline_job_publish(
     }))
 }
 
-/// Waits until `rank` has published `key`, and writes the published bytes. `len` has the same meaning as for
-/// tieline_worker_address.
+/// Waits until `rank` has published `key`, at most for the job's time limit, and writes the published bytes. `len` has the same
+/// meaning as for tieline_worker_address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_lookup(
     job: *const JobHandle,

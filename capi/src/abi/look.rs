@@ -25,8 +25,8 @@ pub unsafe extern "C" fn tieline_key_path(
 }
 
 /// Writes the worker's state as JSON, a string that ends with a zero: each endpoint with its queue and the reason why the queue
-/// waits, connections that are being established, open interfaces, and counters. The call visits every endpoint, so do not make it
-/// in every iteration of a loop. `len` has the same meaning as for tieline_context_report.
+/// waits, connections that are being established, open interfaces, and counters. The call visits every endpoint, so its cost grows
+/// with their number. `len` has the same meaning as for tieline_context_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_status(
     worker: *const WorkerHandle,

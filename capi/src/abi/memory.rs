@@ -86,7 +86,7 @@ pub(crate) fn pieces<'a>(
     Ok(all)
 }
 
-/// Allocates zeroed memory that peers on this host can map. `rights` are TIELINE_READ and so on.
+/// Allocates zeroed memory. Peers on this host map it if a provider supports shared memory. `rights` are TIELINE_READ and so on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_context_alloc(
     context: *const ContextHandle,
@@ -195,8 +195,8 @@ pub unsafe extern "C" fn tieline_region_key(
 }
 
 /// Closes a region. TIELINE_OK: neither peers nor the library access the memory any more. TIELINE_BUSY: an operation or a peer may
-/// still access the memory; the handle stays valid, so make progress and close the region again. After any other failure the memory
-/// must stay valid for the rest of the process.
+/// still access the memory; the handle stays valid, so make progress and close the region again. After any other failure of a valid
+/// handle, the memory must stay valid for the rest of the process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_region_close(region: *mut RegionHandle) -> i32 {
     done(guarded(|| close_by(region, |region| region.close())))

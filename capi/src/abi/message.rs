@@ -68,7 +68,7 @@ impl Arrival {
     #[cold]
     #[inline(never)]
     fn tell_announced(&self, message: &Message<'_>, handler: Handler, user: *mut c_void) {
-        // SAFETY: as in the handler's own function.
+        // SAFETY: handlers run one at a time and never nested, so no other reference to the record is in use.
         let record = unsafe { &mut *self.record.get() };
         self.is_about(record, message);
         (record.payload, record.len, record.is_announced) = (std::ptr::null(), message.len(), 1);
@@ -156,7 +156,8 @@ pub type MessageFn =
     Option<unsafe extern "C" fn(user: *mut c_void, message: *const ArrivedMessage)>;
 
 /// Registers the handler for messages of one id, below 0xf000. The new handler replaces the previous handler; in a handler, the
-/// replacement takes effect when the current progress call has ended. If the handler is null, messages of this id are dropped.
+/// replacement takes effect at the latest when the current progress call has ended. If the handler is null, eager messages of this
+/// id are dropped, and rendezvous messages are refused.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_message(
     worker: *const WorkerHandle,

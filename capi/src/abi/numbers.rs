@@ -1,7 +1,8 @@
 //! The named numbers of the header except the statuses, which come from the provider ABI.
 
 /// Status: an operation, an endpoint, a name query or a worker has ended because its time limit has passed. tieline_error.kind
-/// states the outcome. In contrast, TIELINE_TIMED_OUT means only that a wait has ended: the awaited operation continues.
+/// states the outcome. In contrast, TIELINE_TIMED_OUT means only that a wait has ended: the awaited operation continues. From
+/// tieline_job_exchange and tieline_job_barrier, TIELINE_TIMED_OUT means that there will be no more exchanges.
 pub const TIELINE_EXPIRED: i32 = -100;
 
 /// Flag of a context: a thread of the library serves peers' accesses to this context's memory while the application computes.
@@ -54,9 +55,10 @@ pub const TIELINE_CLOSE_FLUSH: u32 = 0;
 /// Way of closing an endpoint: ends pending operations immediately, as canceled.
 pub const TIELINE_CLOSE_CANCEL: u32 = 1;
 
-/// Kind of a failed call: the call never succeeds with these arguments, and the object is unchanged.
+/// Kind of a failed call: the call was wrong, by its arguments or its place (for example inside a handler). The object is
+/// unchanged.
 pub const TIELINE_DO_CORRECT: u32 = 0;
-/// Kind of a failed call: nothing was done. Make progress, and call again.
+/// Kind of a failed call: make progress, and call again. Nothing was done, except some blocks of a strided put or get.
 pub const TIELINE_DO_RETRY: u32 = 1;
 /// Kind of a failed call: the endpoint has ended, or could not be established. The same call may succeed over a new endpoint.
 pub const TIELINE_DO_RECONNECT: u32 = 2;
@@ -68,7 +70,8 @@ pub const TIELINE_DO_CONFIGURE: u32 = 4;
 pub const TIELINE_DO_RELEASE: u32 = 5;
 /// Kind of a failed call: the context cannot be used for this call. Open another context.
 pub const TIELINE_DO_REOPEN: u32 = 6;
-/// Kind of a failed operation: the operation was refused, the target's memory is unchanged, and the connection remains open.
+/// Kind of a failed operation: the operation was refused, and the connection remains open. The target's memory is unchanged, except
+/// for pieces of a large put.
 pub const TIELINE_OP_REFUSED: u32 = 7;
 /// Kind of a failed operation: the operation was lost with its connection. The operation may have happened, may not have happened,
 /// or may still happen.

@@ -44,8 +44,8 @@ pub unsafe extern "C" fn tieline_worker_on_notification(
     }))
 }
 
-/// Registers the handler for failed peers. The handler runs once per peer, with the first reason. A peer counts if it has sent
-/// something to this worker, or if the worker has a connection to it.
+/// Registers the handler for failed peers. The handler runs once per failure, with the first reason. A peer is a worker that has
+/// sent messages to this worker or has a connection with it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_peer_failure(
     worker: *const WorkerHandle,
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn tieline_worker_on_peer_failure(
     }))
 }
 
-/// Registers the handler for peers that left in good order. It also runs if only an endpoint leads to the peer.
+/// Registers the handler for peers that left in good order. The handler also runs for a peer to which only an endpoint leads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_peer_left(
     worker: *const WorkerHandle,

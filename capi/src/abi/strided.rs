@@ -87,7 +87,8 @@ pub struct Limits {
     pub max_gathered: usize,
     /// The maximum number of pending operations.
     pub max_pending: usize,
-    /// The number of bytes in pending operations above which a call returns TIELINE_AGAIN.
+    /// The maximum number of bytes that pending operations occupy. A call that would exceed it returns TIELINE_AGAIN, unless no
+    /// operation is pending.
     pub max_queued_bytes: usize,
 }
 

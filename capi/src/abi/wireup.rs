@@ -8,7 +8,7 @@ use super::worker::{WorkerHandle, WorkerState};
 use std::ffi::c_void;
 
 /// A function that carries a datagram to the worker whose own name is `to`. The function returns non-zero if it accepted the
-/// datagram. Any call of the worker may run the function. The function must not call the library.
+/// datagram. Any call of the worker may run the function. The function must not call that worker.
 pub type DatagramFn = Option<
     unsafe extern "C" fn(
         user: *mut c_void,

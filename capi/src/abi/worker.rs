@@ -237,9 +237,9 @@ fn end(worker: *mut WorkerHandle) -> Result<(), Fault> {
 }
 
 /// Delivers everything that is pending and everything that peers are owed, at most `timeout_ns` (below 0: without limit), and
-/// closes the worker. Its handle ends even if something could not be delivered; the returned status and the thread's last error
-/// report that. Each interface may then take TIELINE_CLOSE_TIMEOUT on top. Only TIELINE_BUSY (in a handler, or another thread is in a
-/// call) and TIELINE_INVALID leave it unchanged.
+/// closes the worker. The handle ends even if something could not be delivered; the returned status and the thread's last error
+/// report that. Each interface may then take TIELINE_CLOSE_TIMEOUT on top. Only TIELINE_BUSY (in a handler, or another thread is in
+/// a call) and TIELINE_INVALID leave it unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_close(worker: *mut WorkerHandle, timeout_ns: i64) -> i32 {
     done(guarded(|| {
@@ -305,8 +305,8 @@ pub unsafe extern "C" fn tieline_worker_progress(worker: *const WorkerHandle) ->
 }
 
 /// Makes progress until `condition` returns non-zero, for at most `timeout_ns` (below 0: without limit). Returns TIELINE_TIMED_OUT
-/// when the time limit has passed. The condition runs between events. The condition may read any memory and post operations, but
-/// must not call a function that waits.
+/// when the time limit has passed. The condition runs between progress calls. The condition may read any memory and post
+/// operations, but must not call a function that waits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_wait_until(
     worker: *const WorkerHandle,
@@ -365,11 +365,11 @@ mod tests {
     extern "C" fn keeps(user: *mut c_void, message: *const ArrivedMessage) {
         // SAFETY: the memory belongs to the test, and the test is in a call that makes progress.
         let seen = unsafe { &mut *user.cast::<(*mut KeptHandle, *mut AnnouncementHandle)>() };
-        // SAFETY: the reason is the same as for the preceding `unsafe` block.
+        // SAFETY: the message and the memory belong to the test, and the handler has not returned.
         let status = match unsafe { (*message).is_announced } {
-            // SAFETY: the reason is the same as for the preceding `unsafe` block.
+            // SAFETY: the message and the memory belong to the test, and the handler has not returned.
             0 => unsafe { tieline_message_keep(message, &raw mut seen.0, &mut null()) },
-            // SAFETY: the reason is the same as for the preceding `unsafe` block.
+            // SAFETY: the message and the memory belong to the test, and the handler has not returned.
             _ => unsafe { tieline_message_announcement(message, &raw mut seen.1) },
         };
         assert_eq!(status, 0);
@@ -417,17 +417,17 @@ mod tests {
         }
         let (mut mapped, mut room) = (null_mut(), 0);
         loop {
-            // SAFETY: the reason is the same as for the preceding `unsafe` block.
+            // SAFETY: the places are local variables of this test.
             assert!(unsafe { tieline_worker_progress(worker) } >= 0);
             let (pointer, mapped) = (&raw mut pointer, &raw mut mapped);
-            // SAFETY: the reason is the same as for the preceding `unsafe` block.
+            // SAFETY: the places are local variables of this test.
             let is_mapped =
                 unsafe { tieline_key_pointer(key, pointer, mapped, &raw mut room) } == 0;
             if is_mapped && !seen.0.is_null() && !seen.1.is_null() {
                 break;
             }
             if is_mapped {
-                // SAFETY: the reason is the same as for the preceding `unsafe` block.
+                // SAFETY: the places are local variables of this test.
                 assert_eq!(unsafe { tieline_pointer_drop(*pointer) }, 0);
             }
         }
@@ -457,13 +457,13 @@ mod tests {
         let (worker, endpoint) =
             unsafe { *user.cast::<(*mut WorkerHandle, *mut EndpointHandle)>() };
         let state = object::<EndpointState, _>(endpoint).ok().unwrap().worker.clone();
-        // SAFETY: the reason is the same as for the preceding `unsafe` block.
+        // SAFETY: the objects belong to the test.
         assert_eq!(unsafe { tieline_worker_drop(worker) }, 0);
-        // SAFETY: the reason is the same as for the preceding `unsafe` block.
+        // SAFETY: no other call of this worker is in progress.
         assert!(unsafe { &*state.worker.get() }.is_some(), "its progress is still in it");
         assert_eq!(state.worker().err().unwrap().error.status(), Status::Closed);
         let mut peer = 7;
-        // SAFETY: the reason is the same as for the preceding `unsafe` block.
+        // SAFETY: the objects belong to the test.
         assert_eq!(unsafe { crate::abi::message::tieline_message_peer(message, &raw mut peer) }, 0);
     }
 
@@ -473,24 +473,24 @@ mod tests {
         let start = (&raw const context).cast();
         let mut both = (worker, endpoint);
         let (user, handler) = ((&raw mut both).cast(), Some(drops_its_worker as _));
-        // SAFETY: the reason is the same as for the preceding `unsafe` block.
+        // SAFETY: the objects and places belong to this test.
         assert_eq!(unsafe { tieline_worker_on_message(worker, 1, handler, user) }, 0);
         for _ in 0..2 {
-            // SAFETY: the reason is the same as for the preceding `unsafe` block.
+            // SAFETY: the objects and places belong to this test.
             assert_eq!(unsafe { tieline_send(endpoint, 1, 0, start, 1, null(), null_mut()) }, 0);
         }
-        // SAFETY: the reason is the same as for the preceding `unsafe` block.
+        // SAFETY: the objects and places belong to this test.
         while unsafe { tieline_worker_progress(worker) } >= 0 {}
         let state = object::<EndpointState, _>(endpoint).ok().unwrap().worker.clone();
-        // SAFETY: the reason is the same as for the preceding `unsafe` block.
+        // SAFETY: no other call of this worker is in progress.
         assert!(unsafe { &*state.worker.get() }.is_none());
         assert_eq!(Arc::strong_count(&state), 2, "the endpoint's and this one");
-        // SAFETY: the reason is the same as for the preceding `unsafe` block.
+        // SAFETY: the objects and places belong to this test.
         let late = unsafe { tieline_send(endpoint, 1, 0, start, 1, null(), null_mut()) };
         assert_eq!(late, Status::Closed as i32);
-        // SAFETY: the reason is the same as for the preceding `unsafe` block.
+        // SAFETY: the objects and places belong to this test.
         assert_eq!(unsafe { tieline_endpoint_drop(endpoint) }, 0);
-        // SAFETY: the reason is the same as for the preceding `unsafe` block.
+        // SAFETY: the objects and places belong to this test.
         assert_eq!(unsafe { tieline_context_close(context) }, 0);
     }
 
@@ -499,7 +499,7 @@ mod tests {
         let (mut context, mut worker) = (null_mut(), null_mut());
         // SAFETY: all places are local variables of this test.
         assert_eq!(unsafe { tieline_context_open(null(), &raw mut context) }, 0);
-        // SAFETY: the reason is the same as for the preceding `unsafe` block.
+        // SAFETY: the objects and places belong to this test.
         assert_eq!(unsafe { tieline_worker_open(context, &raw mut worker) }, 0);
         let (bits, is_over) = (worker as usize, AtomicBool::new(false));
         let is_in = &Barrier::new(2);
@@ -510,7 +510,7 @@ mod tests {
                 let _ = is_in.wait();
                 let mut busy = 0_u64;
                 while !is_over.load(Ordering::Relaxed) {
-                    // SAFETY: the reason is the same as for the preceding `unsafe` block.
+                    // SAFETY: the objects and places belong to this test.
                     let status =
                         unsafe { tieline_worker_known_endpoint(handle, 0, &raw mut endpoint) };
                     busy += u64::from(status == Status::Busy as i32);
@@ -521,9 +521,9 @@ mod tests {
                 let _ = is_in.wait();
                 for _ in 0..50_000 {
                     let mut counter = null_mut();
-                    // SAFETY: the reason is the same as for the preceding `unsafe` block.
+                    // SAFETY: the objects and places belong to this test.
                     assert_eq!(unsafe { tieline_worker_counter(worker, &raw mut counter) }, 0);
-                    // SAFETY: the reason is the same as for the preceding `unsafe` block.
+                    // SAFETY: the objects and places belong to this test.
                     assert_eq!(unsafe { tieline_counter_drop(counter) }, 0);
                 }
                 is_over.store(true, Ordering::Relaxed);
@@ -534,9 +534,9 @@ mod tests {
         let state = state_of(worker).ok().unwrap();
         assert_eq!(Arc::strong_count(&state), 2, "after {told_busy} calls that were told so");
         drop(state);
-        // SAFETY: the reason is the same as for the preceding `unsafe` block.
+        // SAFETY: the objects and places belong to this test.
         assert_eq!(unsafe { tieline_worker_drop(worker) }, 0);
-        // SAFETY: the reason is the same as for the preceding `unsafe` block.
+        // SAFETY: the objects and places belong to this test.
         assert_eq!(unsafe { tieline_context_close(context) }, 0);
     }
 }

@@ -2,8 +2,8 @@
 //! fetches its bytes.
 //!
 //! The receiver gets a key of a region of exactly those bytes, for as long as the operation is open. The operation ends when the
-//! receiver reports that it has finished reading. If the endpoint ends before that report arrives, closing the region keeps the
-//! memory.
+//! receiver reports that it has finished reading. If the endpoint ends before that report arrives, the memory is kept until no
+//! access by the receiver is possible any more.
 
 use super::queued::QueuedOp;
 use super::{EndpointState, MAX_MESSAGE_ID, State};

@@ -1,7 +1,7 @@
 //! Operations that complete within the call (inline), for the C library, which tries them before it prepares for a panic.
 //!
-//! No function of this file panics, and none runs code of the application. Cells are borrowed only where that cannot fail, and a
-//! provider's functions do not unwind. For an operation that did not complete, [`Tried`] tells the caller where to continue.
+//! No function of this file runs code of the application. Cells are borrowed only where that cannot fail, and a provider's
+//! functions do not unwind. For an operation that did not complete, [`Tried`] tells the caller where to continue.
 
 use super::record::{AtomicOp, Completion, Width, atomic_op_record, rma_op};
 use super::{Endpoint, MAX_MESSAGE_ID, RemoteKey, State};

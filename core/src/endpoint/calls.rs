@@ -1,5 +1,5 @@
-//! The interface of a worker to its endpoints, apart from the state that they share: two traits. None of it is on the fast path of
-//! an operation.
+//! The interface of a worker to its endpoints, apart from the state that they share: two traits. No fast path of an operation calls
+//! them.
 
 use super::inner::EndpointState;
 use super::queued::{SharedCopy, Waiting};

@@ -21,8 +21,8 @@ impl Endpoint {
     /// Closes the endpoint, for all its clones. Later posts are refused as `Closed`.
     ///
     /// [`Close::Flush`]: the returned operation completes like a [`flush`](Endpoint::flush) of everything posted before. The
-    /// endpoint may be dropped meanwhile. The worker keeps it until then, and until the peer has received or refused the rendezvous
-    /// messages.
+    /// endpoint may be dropped meanwhile: the worker keeps it until the flush has ended and the peer has received or refused the
+    /// rendezvous messages.
     ///
     /// [`Close::Cancel`]: all pending operations end with `Canceled`, and may have been executed or not. The result is `Done`.
     /// Rendezvous messages are withdrawn, even while a peer is receiving them (see [`Endpoint::send`]). Memory that a transport

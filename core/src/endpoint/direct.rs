@@ -1,5 +1,5 @@
 //! Puts and gets of one range that a module completes later, without a choice: one lane carries the whole range, the queue is
-//! empty, and no better lane may be found. The usual transfer over a network is of this kind.
+//! empty, and no better lane may be found.
 
 use super::EndpointState;
 use super::fast_path::FastPath;

@@ -54,8 +54,7 @@ impl Endpoint {
 
     /// Returns the peer: the number, on this worker, of the worker to which the endpoint leads. [Messages](crate::Message::peer)
     /// and notifications from that worker have the same number. The number stays the same as long as an endpoint to that worker is
-    /// held, regardless of its connections. From the first call on, this worker keeps the peer's address. An endpoint on which this
-    /// method is not called costs nothing.
+    /// held, regardless of its connections.
     #[must_use]
     pub fn peer(&self) -> PeerId {
         self.inner.worker.peer_of(&self.inner)

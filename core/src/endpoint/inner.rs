@@ -1,6 +1,6 @@
-//! The state of an endpoint. The state refers to the endpoint's operations, keys and worker, and they refer to the state. The code
-//! that posts, flushes and ends uses all four, and lies in files above. The files of these four use only lower ones: records,
-//! order, rails, the route.
+//! The state of an endpoint. The state refers to the endpoint's operations, keys and worker, and they refer to the state. The files
+//! that post, flush and end operations build on these four. The files of the four build only on those of records, order, rails and
+//! the route.
 
 use super::calls::WorkerCalls;
 use super::counters::EndpointCounters;

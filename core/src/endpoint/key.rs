@@ -209,9 +209,9 @@ impl RemoteKey {
         }
     }
 
-    /// Whether operations complete while the target computes and makes no call. If the target has promised to poll often, small
-    /// operations use messages and do not; see [`RemoteKey::path`]. The answer may change while the key
-    /// [is settling](RemoteKey::is_settling), as it does after the import.
+    /// Checks whether operations complete while the target computes and makes no call. If the target has promised to poll often,
+    /// small operations use messages and do not; see [`RemoteKey::path`]. The answer may change while the key [is
+    /// settling](RemoteKey::is_settling), as it does after the import.
     #[must_use]
     pub fn reaches_passive_target(&self) -> bool {
         let key = &*self.inner;

@@ -1,7 +1,7 @@
 //! Endpoints: messages, put, get and atomics to one peer.
 //!
 //! The first operation establishes the connection. Operations that the transport does not accept immediately are queued in order,
-//! up to `TIELINE_QUEUE_BYTES`. Beyond that limit, a call returns `Again` and posts nothing.
+//! up to `TIELINE_QUEUE_BYTES`. Beyond that limit, a call returns `Again`.
 
 mod abi;
 mod announce;
@@ -81,13 +81,13 @@ use std::rc::Rc;
 /// An endpoint has one or more lanes: a lane is a module that carries messages, or puts, gets and atomics, to this peer.
 ///
 /// Clones share one endpoint, and its remote keys hold the endpoint as well. Dropping the last clone or key closes the endpoint.
-/// Operations that returned `Done` still arrive, and queued operations are sent first. Other pending operations end with
-/// `Canceled`, or complete normally without the endpoint if the connection stays.
+/// Messages that returned `Done` still arrive, and queued operations are sent first. Other pending operations end with `Canceled`,
+/// or complete normally without the endpoint if the connection stays.
 ///
 /// # Calls, and when each is allowed
 ///
-/// An endpoint belongs to the thread of its worker and needs the worker's progress; see [`Worker`](crate::Worker). No method waits,
-/// and no method runs a handler. All methods may be called inside a handler, except [`flush`](Endpoint::flush),
+/// An endpoint belongs to the thread of its worker and needs the worker's progress; see [`Worker`](crate::Worker). No method waits
+/// for the peer, and no method runs a handler. All methods may be called inside a handler, except [`flush`](Endpoint::flush),
 /// [`flush_messages`](Endpoint::flush_messages) and a [`close`](Endpoint::close) that flushes: these return `Busy` there.
 ///
 /// * **Messages** of any length: [`send`](Endpoint::send) and [`send_packed`](Endpoint::send_packed) copy the payload.
@@ -97,18 +97,20 @@ use std::rc::Rc;
 ///   atomics. Memory operations take a key made on this endpoint by [`import_key`](Endpoint::import_key) or
 ///   [`key_by_handle`](Endpoint::key_by_handle); a key of another endpoint is `KeyRejected`. The operation holds its local regions
 ///   open until it has ended: the application may drop them before, but should not change their bytes.
-/// * **Notifications**: [`put_notify`](Endpoint::put_notify) is a put that notifies the peer's worker when its bytes have arrived.
+/// * **Notifications**: [`put_notify`](Endpoint::put_notify) is a put that notifies the peer's worker when the put's bytes have
+///   arrived.
 /// * **Order**: [`fence`](Endpoint::fence), [`flush`](Endpoint::flush), [`flush_messages`](Endpoint::flush_messages).
 /// * **Closing**: [`close`](Endpoint::close), after the posted operations or immediately; or dropping the last handle.
 ///
 /// # Results of a call
 ///
-/// * `Done`: the operation has ended; a message has been accepted by the transport.
+/// * `Done`: the operation is complete. For an eager message, the transport has accepted it.
 /// * `Pending`: the worker's progress completes it, and [`Worker::finish`](crate::Worker::finish) or
 ///   [`Worker::test`](crate::Worker::test) returns the result. Dropping the request does not cancel the operation; the next flush
 ///   then reports its failure.
-/// * `Again`: nothing was posted, because the limit of pending operations is reached. Make progress and post again.
-/// * Any other error: nothing was posted, and [`error`](Endpoint::error) returns the reason if the endpoint has ended.
+/// * `Again`: the limit of pending operations or of queued bytes is reached. Make progress and post again.
+/// * Any other error: the operation was not posted, except as [`PostError`] says. If the endpoint has ended,
+///   [`error`](Endpoint::error) returns the reason.
 ///
 /// When an endpoint has ended, all pending operations end with its error, and new posts are refused with it. A new endpoint may
 /// find another route to the peer.
@@ -135,28 +137,30 @@ impl Endpoint {
     /// Sends a message of any length. `id` selects the handler at the peer; the handler receives `header` and `payload`. The
     /// payload is copied.
     ///
-    /// `Done`: the transport has accepted the message. `Pending`: the message is queued, in order.
+    /// `Done`: the transport has accepted the message. `Pending`: the message is queued, in order, or is a rendezvous message.
     ///
     /// A message longer than [`max_message`](Endpoint::max_message) is sent as a rendezvous message (RTS), in order with the other
     /// messages. The peer's handler gets a [`Rendezvous`](crate::Rendezvous) and chooses the destination of its bytes. The
-    /// operation stays `Pending` until the peer's application has received or refused the message, regardless of other messages. It
-    /// completes when the receiver has the bytes it requested: all of them, the first part, or none. If the receiver refuses the
-    /// message, or the transfer fails, it ends with [`CompletionError::Refused`](crate::CompletionError::Refused). Fences and
-    /// flushes do not wait for it, but closing the worker does. A receiving worker keeps at most 65,536 waiting rendezvous messages
-    /// per peer and 32 MiB of their keys. `TIELINE_ANNOUNCED` and `TIELINE_ANNOUNCED_BYTES` bound those of all peers together. It
-    /// refuses further ones.
+    /// operation stays `Pending` until the peer's application has received or refused the message. The operation completes when the
+    /// receiver has the bytes that it requested: all of them, the first part, or none. If the receiver refuses the message, has no
+    /// handler for it, has reached its limit, or fails to transfer the bytes, the operation ends with
+    /// [`CompletionError::Refused`](crate::CompletionError::Refused). If the connection fails, it ends with
+    /// [`CompletionError::Unknown`](crate::CompletionError::Unknown). Fences and flushes do not wait for the receiver, but
+    /// [`Worker::close`](crate::Worker::close) does. A receiving worker keeps at most 65,536 waiting rendezvous messages per peer
+    /// and 32 MiB of their keys, and refuses further ones. `TIELINE_ANNOUNCED` and `TIELINE_ANNOUNCED_BYTES` bound those of all
+    /// peers together, beyond a small share of each peer.
     ///
     /// [`Worker::cancel`](crate::Worker::cancel) tries to withdraw a rendezvous message. Dropping the endpoint, closing it with
     /// [`Close::Cancel`] or closing the worker withdraws every message that the peer has not received. The peer is notified
-    /// immediately. However, a receiver whose transfer has begun may then read memory that has been released. In that case the
-    /// receiver's transfer fails, and over `verbs` the connection then ends for both sides.
+    /// immediately if the lane accepts a message. However, a receiver whose transfer has begun may then read memory that has been
+    /// released. In that case the receiver's transfer fails, and over `verbs` the connection then ends for both sides.
     ///
     /// # Errors
-    /// [`PostError::Retry`] if the queue is full, or if copies of long messages occupy `TIELINE_QUEUE_BYTES`: nothing was sent, so
-    /// make progress and send again. A single long message may have any length. [`PostError::Correct`] for an id of the library's
-    /// range. The same variant is returned for a long message if the peer's version does not support rendezvous messages, or if the
-    /// announcement does not fit into a message of the lane. [`PostError::Release`] if no memory can be registered.
-    /// [`PostError::Reconnect`] with the reason if the endpoint has ended.
+    /// [`PostError::Retry`] if the queue is full, or if copies of long messages occupy `TIELINE_QUEUE_BYTES`: make progress and
+    /// send again. While the endpoint holds no other copy, a long message may have any length. [`PostError::Correct`] for an id of
+    /// the library's range. The same variant is returned for a long message if the peer's version does not support rendezvous
+    /// messages, or if the announcement does not fit into a message of the lane. [`PostError::Release`] if no memory can be
+    /// registered. [`PostError::Reconnect`] with the reason if the endpoint has ended.
     #[inline]
     pub fn send(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, PostError> {
         match self.send_at_once(id, header, payload) {
@@ -274,16 +278,16 @@ impl Endpoint {
     /// # Errors
     /// The errors of [`Endpoint::send`]. [`PostError::Correct`] inside a handler.
     ///
-    /// The flush completes with the first failure among the operations for which it waited. Transports report failures of puts that
-    /// had completed locally for all of them together. A flush may therefore report the failure of a put that was posted after it,
-    /// but before the transport was asked, or by another endpoint over the same connection. The flush after that put reports the
-    /// failure as well.
+    /// The flush completes with the first failure among the operations for which it waited. A transport reports the failures of
+    /// locally completed puts for all of these puts together. A flush may therefore report the failure of a put that was posted
+    /// after it, but before the transport was asked, or by another endpoint over the same connection. The flush after that put
+    /// reports the failure as well.
     pub fn flush(&self) -> Result<Outcome, PostError> {
         self.inner.flush().map_err(|error| self.inner.refused(error))
     }
 
-    /// Posts a flush of messages. The flush completes when the peer's handlers have run for every message posted before. The flush
-    /// takes one round trip.
+    /// Posts a flush of messages. The flush completes when the peer's handlers have run for every message posted before. It costs
+    /// one message and its answer.
     ///
     /// # Errors
     /// The errors of [`Endpoint::flush`].
@@ -305,7 +309,8 @@ impl Endpoint {
         Ok(self.inner.fence()?)
     }
 
-    /// Imports a peer's key: the bytes of the peer's `Region::remote_key`. The result is usable on this endpoint only.
+    /// Imports a peer's key: the bytes that [`Region::remote_key`](crate::Region::remote_key) returned at the peer. The result is
+    /// usable on this endpoint only.
     ///
     /// Each call parses the bytes again and may map the memory again. If the same bytes can arrive repeatedly, keep the first
     /// [`RemoteKey`]; its clones are cheap.

@@ -35,10 +35,10 @@ impl RemoteKey {
     ///
     /// # Errors
     /// [`PostError::Retry`]: a provider is still fetching it; make progress and call again. [`PostError::Correct`] with
-    /// `Unsupported`: no module maps this memory in this process. This is the case for all memory except that of
-    /// [`Context::alloc`](crate::Context::alloc) in a process of this host, unless `shm-xpmem` has direct access.
-    /// [`PostError::Correct`] with `KeyRejected`: the key does not grant both reading and writing. Loads and stores need both,
-    /// because they are not checked. [`PostError::Reconnect`]: the endpoint has ended.
+    /// `Unsupported`: no module maps this memory in this process. Without direct access by `shm-xpmem`, only memory of
+    /// [`Context::alloc`](crate::Context::alloc) in a process of this host can be mapped. [`PostError::Correct`] with
+    /// `KeyRejected`: the key does not grant both reading and writing. Loads and stores need both, because they are not checked.
+    /// [`PostError::Reconnect`]: the endpoint has ended.
     pub fn pointer(&self) -> Result<RemotePointer, PostError> {
         let (key, ep) = (&self.inner, &*self.inner.endpoint);
         ep.check_alive()?;

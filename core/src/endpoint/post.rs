@@ -532,9 +532,9 @@ impl EndpointState {
         }
     }
 
-    /// Handles a status other than `OK` of the fast path. Normally nothing was done, and the slow path calls the provider again.
-    /// However, a provider that broke its contract may have executed the operation. The fast path only returns the status: a check
-    /// there would cost every operation a dozen instructions.
+    /// Handles a status other than `OK` of the fast path. Nothing was done, unless the provider broke its contract; the slow path
+    /// calls the provider again. A provider that broke its contract may have executed the operation. The fast path only returns the
+    /// status: a check there would cost every operation a dozen instructions.
     pub(super) fn check_fast_path(&self, key: &RemoteKey, code: i32) -> Result<(), Error> {
         if code != Status::ProviderFailed as i32 {
             return Ok(());

@@ -28,10 +28,10 @@ pub struct EndpointLimits {
     /// The longest message that [`Endpoint::send_regions`] reads in place; 0: none. Longer eager messages are copied into one
     /// buffer.
     pub max_gathered: usize,
-    /// The maximum number of pending operations. Beyond this number every call returns `Again` (`TIELINE_QUEUE_BYTES`).
+    /// The maximum number of pending operations (`TIELINE_QUEUE_BYTES` / 64). A call that would exceed this number returns `Again`.
     pub max_pending: usize,
-    /// The number of bytes of pending operations, copies and their own records beyond which a call returns `Again`. An endpoint
-    /// without pending operations accepts an operation of any size (`TIELINE_QUEUE_BYTES`).
+    /// The maximum number of bytes that pending operations occupy: their copies, and 64 bytes for each (`TIELINE_QUEUE_BYTES`). A
+    /// call that would exceed this number returns `Again`, unless no operation is pending.
     pub max_queued_bytes: usize,
 }
 

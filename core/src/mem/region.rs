@@ -112,8 +112,8 @@ pub(crate) struct RegionState {
 ///   not report that. Pending operations hold the region, so dropping it is safe.
 ///
 /// In a forked child, shared memory ([`is_shared`](Region::is_shared)) is not mapped, and accessing its bytes returns `Invalid`.
-/// Other memory is the child's own copy. `Invalid` is also the result of `close`, and of `remote_key` if the key was not made
-/// before the fork. Dropping the region has no effect on the parent.
+/// Other memory is the child's own copy. `Invalid` is also the result of `close` and `handle`, and of `remote_key` if the key was
+/// not made before the fork. Dropping the region has no effect on the parent.
 pub struct Region {
     pub(crate) inner: Arc<RegionState>,
     /// Whether the library holds this handle, for an operation in progress.
@@ -228,8 +228,9 @@ impl Region {
     /// the modules that reach the memory. No two regions of a process ever have the same key.
     ///
     /// # Errors
-    /// A provider's error if it cannot make its part of the key. `Closed` after [`Region::close`] was called. `Invalid` for memory
-    /// of [`Context::register_transient`](crate::Context::register_transient), which has no key.
+    /// A provider's error if its device executes the region's atomics and it cannot make its part of the key; the part of any other
+    /// provider that fails is left out. `Closed` after [`Region::close`] was called. `Invalid` for memory of
+    /// [`Context::register_transient`](crate::Context::register_transient), which has no key.
     pub fn remote_key(&self) -> Result<Vec<u8>, Error> {
         self.packed_key().cloned()
     }
@@ -281,7 +282,7 @@ impl Region {
         .pack()
     }
 
-    /// Returns an 8-byte handle of this region's [`remote_key`](Region::remote_key). The handle stays the same from the first call
+    /// Returns an 8-byte handle for this region's [`remote_key`](Region::remote_key). The handle stays the same from the first call
     /// on. A process that has the handle and an endpoint to a worker of this context can get the key
     /// ([`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle)), until the region is closed or dropped. No other region of
     /// this process ever has the same handle.

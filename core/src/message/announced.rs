@@ -57,10 +57,10 @@ pub(crate) trait Taker {
 /// A received rendezvous message (RTS). The message was longer than its lane can carry, so its bytes stay at the sender until they
 /// are received.
 ///
-/// The handler of its id gets it in order with the other messages ([`Message::rendezvous`](crate::Message::rendezvous)). It can
-/// be kept beyond the handler, for any time. Then [`Rendezvous::receive_into`] receives it into memory of the receiver's choice, or
-/// [`Rendezvous::refuse`] refuses it. Dropping it refuses it, too. The sender's memory stays in use until then, and the sender
-/// learns the result.
+/// The handler of its id gets it in order with the other messages ([`Message::rendezvous`](crate::Message::rendezvous)). The
+/// announcement can be kept beyond the handler, for any time. Then [`Rendezvous::receive_into`] receives it into memory of the
+/// receiver's choice, or [`Rendezvous::refuse`] refuses it. Dropping it refuses it, too. The sender's memory stays in use until
+/// then, and the sender learns the result.
 ///
 /// An announcement counts against the maximum number of waiting messages, per sender and in total (`TIELINE_ANNOUNCED`). An
 /// announcement holds the worker's interfaces open, even after the worker was closed, as requests do. If the sender withdraws the

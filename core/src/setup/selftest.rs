@@ -207,7 +207,7 @@ impl Trial<'_> {
             cookie: COOKIE,
             flags: op_flags::FETCH | op_flags::REMOTE_COMPLETION,
         };
-        // SAFETY: the reasons in `rma` apply.
+        // SAFETY: the endpoint is open and the key belongs to it; the result lives until the endpoint is closed.
         let done = self.complete(|| unsafe { self.raw.atomic(&op) });
         match done.map_err(|status| format!("fetch-add to itself failed: {status}"))? {
             Some(value) => Ok(value),

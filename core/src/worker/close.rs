@@ -2,8 +2,8 @@
 //!
 //! Closing flushes all endpoints, then the answers owed to peers, and then the transports. A message that a transport has accepted
 //! is confirmed by a flush of its lane, because only that proves its arrival at the peer. Operations that do not end in time are
-//! listed in the error. Dropping a worker does not flush: pending operations end, and interfaces deliver the messages that they
-//! have accepted when they are closed.
+//! listed in the error. Dropping a worker does not flush: pending operations end, and each interface, while it is closed, delivers
+//! the messages that it has accepted to peers that poll within its time limit.
 
 use super::{Worker, WorkerState};
 use crate::endpoint::{EndpointState, Posted};
@@ -296,7 +296,7 @@ impl WorkerState {
             if is_delivered && more.is_empty() {
                 return Ok(());
             }
-            // They may do so in every round, for example as replies to a peer that never stops.
+            // Handlers may post operations in every round, for example replies to a peer that never stops sending.
             if book.left() == Some(Duration::ZERO) {
                 more.iter().for_each(|endpoint| book.unconfirmed(endpoint.id.raw(), None));
                 return Err(out_of_time(!more.is_empty()));

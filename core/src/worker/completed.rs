@@ -6,12 +6,11 @@ use crate::request::{CompletionCounter, Outcome, Request};
 use crate::{CompletionError, Error, Status};
 
 impl Worker {
-    /// Makes [`take_completed`](Worker::take_completed) report the completion of an operation together with `user`, which may be an
-    /// index, a tag or an address of the application.
+    /// Makes [`take_completed`](Worker::take_completed) report the completion of an operation together with `user`, a word that the
+    /// library does not interpret.
     ///
-    /// If the outcome is already `Done`, `take_completed` reports it as well, so that all completions arrive by one route. To
-    /// handle such an outcome immediately, check it before the call. [`test`](Worker::test) and [`finish`](Worker::finish) refuse a
-    /// tracked operation, and a flush does not report its failure. The outcome may be dropped, or kept for
+    /// If the outcome is already `Done`, `take_completed` reports it as well. [`test`](Worker::test) and [`finish`](Worker::finish)
+    /// refuse a tracked operation, and a flush does not report its failure. The outcome may be dropped, or kept for
     /// [`cancel`](Worker::cancel).
     ///
     /// ```no_run
@@ -48,9 +47,10 @@ impl Worker {
     /// method, including this one. An operation that `each` tracks and that has already ended is left for the next call. If `each`
     /// panics, the next call returns the remaining operations.
     ///
-    /// Operations that are not taken occupy memory, without a limit, and keep [`wait`](Worker::wait) and [`arm`](Worker::arm) from
-    /// sleeping. Untaken operations include those that ended because an endpoint failed or was dropped, or because of
-    /// [`close`](Worker::close). The application can take operations after `close` as well. Dropping the worker discards them.
+    /// Operations that have ended and were not taken occupy memory, without a limit, and keep [`wait`](Worker::wait) and
+    /// [`arm`](Worker::arm) from sleeping. Operations that end because an endpoint fails or is dropped, or because of
+    /// [`close`](Worker::close), are reported as well. The application can take operations after `close`. Dropping the worker
+    /// discards them.
     pub fn take_completed(
         &self,
         most: usize,

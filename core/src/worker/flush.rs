@@ -6,11 +6,11 @@ use crate::{CompletionError, PostError, Status};
 use std::collections::VecDeque;
 
 impl Worker {
-    /// Begins a flush of every endpoint and returns immediately. The method is a [`flush`](Worker::flush) for programs that have
-    /// other work meanwhile.
+    /// Begins a flush of every endpoint and returns immediately.
     ///
-    /// `counter` counts the flushes. When `counter` has no pending operation, every operation posted before this call is complete.
-    /// `counter` also keeps the first failure. The counter may count other operations as well.
+    /// `counter` counts the flushes. When `counter` has no pending operation, all these flushes are complete, with the meaning of
+    /// [`Endpoint::flush`](crate::Endpoint::flush). `counter` also keeps the first failure. The counter may count other operations
+    /// as well.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -51,8 +51,8 @@ impl Worker {
         first
     }
 
-    /// Waits until every operation posted before this call is complete, on every endpoint; see
-    /// [`Endpoint::flush`](crate::Endpoint::flush). All endpoints are flushed concurrently. The call makes progress meanwhile.
+    /// Flushes every endpoint ([`Endpoint::flush`](crate::Endpoint::flush)), all of them concurrently, and waits for the flushes.
+    /// The call makes progress meanwhile.
     ///
     /// An endpoint that had failed before is ignored. The operations of that endpoint have ended, and those that had completed
     /// locally may be lost, as the endpoint's error states.

@@ -73,8 +73,8 @@ use std::sync::Arc;
 /// # Calls, and when each is allowed
 ///
 /// A worker has no thread of its own: messages and completions wait until a call makes progress. All methods of a worker and of its
-/// endpoints must be called from the thread that opened it. Neither type is `Send`; a [`Movable`](crate::Movable) moves a worker to
-/// another thread together with all of its objects:
+/// endpoints must be called from one thread at a time. Neither type is `Send`; only a [`Movable`](crate::Movable) moves a worker to
+/// another thread, together with all of its objects:
 ///
 /// ```compile_fail,E0277
 /// fn crosses_threads<T: Send>() {}
@@ -86,33 +86,39 @@ use std::sync::Arc;
 ///
 /// A worker has five kinds of calls.
 ///
-/// * **Register handlers**, at any time and in any order: [`on_message`](Worker::on_message),
-///   [`on_notification`](Worker::on_notification), [`on_endpoint_failure`](Worker::on_endpoint_failure),
-///   [`on_peer_failure`](Worker::on_peer_failure), [`on_peer_left`](Worker::on_peer_left), [`listen`](Worker::listen),
-///   [`set_out_of_band`](Worker::set_out_of_band). A new handler replaces the previous one. The exception is `listen`: it returns
-///   `Busy` for a service that already has a listener, until [`unlisten`](Worker::unlisten). A message without a handler for its id
-///   is dropped, and so is a notification without a handler. Both are counted ([`Counters::unknown_ids`]).
+/// * **Register handlers**, in any order: [`on_message`](Worker::on_message), [`on_notification`](Worker::on_notification),
+///   [`on_endpoint_failure`](Worker::on_endpoint_failure), [`on_peer_failure`](Worker::on_peer_failure),
+///   [`on_peer_left`](Worker::on_peer_left), [`listen`](Worker::listen), [`set_out_of_band`](Worker::set_out_of_band). A new
+///   handler replaces the previous one. The exception is `listen`: it returns `Busy` for a service that already has a listener,
+///   until [`unlisten`](Worker::unlisten). An eager message without a handler for its id is dropped, a rendezvous message without a
+///   handler is refused, and a notification without a handler is dropped. All three are counted ([`Counters::unknown_ids`]).
 /// * **Post operations**: [`connect`](Worker::connect), [`endpoint_to`](Worker::endpoint_to),
-///   [`connect_to_service`](Worker::connect_to_service), [`deliver_out_of_band`](Worker::deliver_out_of_band),
-///   [`cancel`](Worker::cancel), [`track`](Worker::track), [`begin_flush`](Worker::begin_flush), and all methods of [`Endpoint`].
-///   The calls of this kind never wait and never run a handler, even if they detect a failure.
+///   [`connect_to_service`](Worker::connect_to_service), [`ask_name`](Worker::ask_name),
+///   [`deliver_out_of_band`](Worker::deliver_out_of_band), [`cancel`](Worker::cancel), [`track`](Worker::track),
+///   [`count`](Worker::count), [`begin_flush`](Worker::begin_flush), and all methods of [`Endpoint`]. The calls of this kind never
+///   wait for a peer and never run a handler, even if they detect a failure.
 /// * **Make progress**: [`progress`](Worker::progress), and the calls that repeat it until a condition holds:
 ///   [`wait`](Worker::wait), [`wait_until`](Worker::wait_until), [`wait_for`](Worker::wait_for), [`wait_word`](Worker::wait_word),
 ///   [`finish`](Worker::finish), [`finish_call`](Worker::finish_call), [`flush`](Worker::flush),
-///   [`close_region`](Worker::close_region), [`close`](Worker::close). Handlers run inside these calls and nowhere else.
-///   [`arm`](Worker::arm) prepares a sleep between two such calls.
+///   [`close_region`](Worker::close_region), [`endpoint_by_name`](Worker::endpoint_by_name), [`barrier`](Worker::barrier),
+///   [`progress_until`](Worker::progress_until), [`close`](Worker::close), and the progress and waits of a
+///   [`WaitSet`](crate::WaitSet). Handlers run inside these calls and nowhere else. [`arm`](Worker::arm) prepares a sleep between
+///   two such calls.
 /// * **Collect completions**: [`take_completed`](Worker::take_completed) for [tracked](Worker::track) operations, a
 ///   [counter](Worker::count), or [`test`](Worker::test) for a single operation.
-/// * **Read state**: all other methods. The methods of this kind change nothing and are cheap.
+/// * **Read state**: [`address`](Worker::address), [`memory`](Worker::memory), [`counters`](Worker::counters),
+///   [`pending`](Worker::pending), [`status`](Worker::status), [`known_endpoint`](Worker::known_endpoint),
+///   [`last_peer_failure`](Worker::last_peer_failure), [`check_movable`](Worker::check_movable), [`fd`](Worker::fd).
 ///
 /// # Inside a handler
 ///
 /// Handlers run one at a time and never nest. A handler may call any method: post, connect, register handlers, and drop endpoints,
 /// requests, kept messages or the worker itself. Inside a handler, four rules apply in addition:
 ///
-/// * Calls that wait, and flushes of an endpoint, return `Busy`.
+/// * Calls that wait, and flushes, fail with `Busy`. There are two exceptions: [`close_region`](Worker::close_region) tries once,
+///   and [`progress_until`](Worker::progress_until) must not be called.
 /// * [`progress`](Worker::progress) does nothing and returns 0.
-/// * A message handler registered inside a handler takes effect when the running progress call has ended.
+/// * A message handler registered inside a handler takes effect at the latest when the running progress call has ended.
 /// * A [`Message`] is valid only during the handler's call; [`keep`](Message::keep) extends the life of its payload.
 ///
 /// The same rules apply to the tasks of a [`Remote`](crate::Remote).
@@ -125,37 +131,37 @@ use std::sync::Arc;
 ///
 /// Handlers run for the messages of one endpoint in the order in which the messages were posted. There is no other implicit order:
 /// not between two endpoints, not between messages and memory operations, and not between two puts. A notification is delivered
-/// after the bytes of its put and of earlier puts ([`Endpoint::put_notify`]). [`Endpoint::fence`] orders memory operations. After
-/// [`Endpoint::flush`], all earlier operations are complete. `docs/ordering.md` has a table.
+/// after the bytes of its put and of earlier puts that have not failed ([`Endpoint::put_notify`]). [`Endpoint::fence`] orders
+/// memory operations. When an [`Endpoint::flush`] has completed successfully, all earlier puts, gets and atomics are complete at
+/// the target. `docs/ordering.md` has a table.
 ///
 /// # Panics
 ///
 /// A panic in a handler or a condition unwinds through the call that makes progress. The worker stays usable. The event of that
 /// handler counts as dispatched, and the next call dispatches the events after it. A panic of the function given to
 /// [`set_out_of_band`](Worker::set_out_of_band) also unwinds through a call that makes progress: the one that ran it, or the next
-/// one. A panic of a packer unwinds through the call that posts. The library itself does not panic.
+/// one. A panic of a packer unwinds through the call that posts.
 ///
 /// # In a forked child
 ///
-/// The worker belongs to the parent. Calls that can fail return `Invalid` in the child, and [`progress`](Worker::progress) does
-/// nothing. Dropping the worker, its endpoints, requests or kept messages has no effect on peers or on the parent. However, the
-/// child holds the parent's sockets until it exits or executes another program. If the parent dies first, peers do not notice its
-/// death until the child has closed the sockets.
+/// The worker belongs to the parent. In the child, calls that return a `Result` fail with `Invalid`, except that a value already in
+/// an `Outcome::Done` is returned. [`progress`](Worker::progress) does nothing. Dropping the worker, its endpoints, requests or
+/// kept messages has no effect on peers or on the parent. However, the child holds the parent's sockets until it exits or executes
+/// another program. If the parent dies first, peers do not notice its death until the child has closed the sockets.
 ///
 /// # Closing and dropping
 ///
-/// Dropping a worker or an endpoint has the same meaning over every transport. Operations that returned `Done` are kept: a message
-/// that a transport has accepted reaches a peer that is alive and makes progress. Operations that are pending when the worker is
-/// dropped end with `Closed` and may be lost. [`Worker::close`] first delivers pending operations, and reports those that it could
-/// not deliver. If an endpoint is dropped, its worker sends the queued operations of that endpoint. Operations that a transport
-/// already holds complete normally if the worker keeps their connection open; otherwise they end with `Canceled`.
+/// Dropping a worker or an endpoint has the same meaning over every transport. A message that returned `Done` reaches a peer that
+/// is alive and makes progress, unless the time limit below expires. Operations that are pending when the worker is dropped end
+/// with `Closed` and may be lost. [`Worker::close`] first delivers pending operations, and reports those that it could not deliver.
+/// If an endpoint is dropped, its worker sends the queued operations of that endpoint. Operations that a transport already holds
+/// complete normally if the worker keeps their connection open; otherwise they end with `Canceled`.
 ///
 /// Dropping does not wait for the applications of peers. Dropping may wait for the transport to accept messages, at most
 /// `TIELINE_CLOSE_TIMEOUT` (1 s) for each interface; messages that the transport has not accepted in this time are lost.
 ///
 /// Endpoints, keys, requests and kept messages that outlive the worker are unusable, but they keep the worker's interfaces open.
-/// The interfaces close when the last of these objects is dropped. Only then do they deliver the rest of the operations that
-/// returned `Done`.
+/// The interfaces close when the last of these objects is dropped. Messages that returned `Done` may be delivered only then.
 pub struct Worker {
     pub(crate) inner: Rc<WorkerState>,
     /// Whether the worker is lent to a task, so that dropping this handle does not close the worker.
@@ -188,15 +194,15 @@ impl Worker {
         self.inner.identity()
     }
 
-    /// Registers the handler for messages with one id. The handler runs inside [`Worker::progress`], on the worker's thread. The
-    /// handler may send, but not make progress.
+    /// Registers the handler for messages with one id. The handler runs inside the calls that make progress, on the calling thread.
+    /// The handler may post, but must not wait.
     ///
     /// A message that is longer than its sender's [`Endpoint::max_message`] is a rendezvous message: it arrives without a payload,
-    /// and with a [`Rendezvous`](crate::Rendezvous) to receive it by ([`Message::rendezvous`]). A payload is always
-    /// complete.
+    /// and with a [`Rendezvous`](crate::Rendezvous) to receive it by ([`Message::rendezvous`]). The payload of any other message is
+    /// complete when the handler runs.
     ///
     /// The handler replaces the previous handler of this id. The previous handler is dropped with everything that it captured:
-    /// immediately, or, if this method is called inside a handler, when the running progress call has ended.
+    /// immediately, or, if this method is called inside a handler, at the latest when the running progress call has ended.
     ///
     /// # Errors
     /// `Invalid` for an id in the library's own range; `Closed` if the worker is closed.
@@ -226,9 +232,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Registers the handler for notifications of peers' [`Endpoint::put_notify`]. The handler receives the peer and the
-    /// notification's word, after all bytes of the put have arrived. The handler runs inside [`Worker::progress`], on the worker's
-    /// thread, like message handlers. A notification handler that is registered inside a handler takes effect immediately.
+    /// Registers the handler for notifications of peers' [`Endpoint::put_notify`]. The handler gets the peer and the notification's
+    /// word, after all bytes of the put have arrived. Like message handlers, it runs inside the calls that make progress, on the
+    /// calling thread. A notification handler that is registered inside a handler takes effect immediately.
     ///
     /// # Errors
     /// `Closed` if the worker is closed.
@@ -302,8 +308,10 @@ impl Worker {
     /// Returns an endpoint to the worker with this address. The first operation on the endpoint establishes the connection.
     ///
     /// # Errors
-    /// [`ConnectError::Correct`] for bytes that are not an address. [`ConnectError::Configure`] if there is no route, with the
-    /// reason for each module. If the connection cannot be established later, the first operation reports it.
+    /// [`ConnectError::Correct`] for bytes that are not an address, for a closed worker, and in a forked child.
+    /// [`ConnectError::Configure`] if there is no route, with the reason for each module. [`ConnectError::Release`] for more than
+    /// 16 million endpoints. If the connection cannot be established later, the endpoint ends, and its operations fail with the
+    /// reason.
     pub fn connect(&self, address: &[u8]) -> Result<Endpoint, ConnectError> {
         let address = WorkerAddress::parse(address).inspect_err(|error| {
             if let Some(journal) = self.inner.shared.core.journal() {
@@ -314,21 +322,21 @@ impl Worker {
         Ok(Endpoint::new(inner))
     }
 
-    /// Returns an endpoint to a peer that has sent messages to this worker.
+    /// Returns an endpoint to a peer that has sent messages to this worker, or to which an endpoint of this worker leads.
     ///
     /// The endpoint is one made by [`connect`](Worker::connect) that the application still holds, or the worker's own endpoint for
-    /// answers to this peer. The worker keeps its own endpoint as long as it knows the peer, and returns the same one every time.
-    /// Dropping the handle does not close that endpoint.
+    /// answers to this peer. The worker keeps its own endpoint until the endpoint fails or the peer is forgotten. Dropping the
+    /// handle does not close that endpoint.
     ///
     /// # Errors
-    /// The errors of [`Worker::connect`].
+    /// The errors of [`Worker::connect`]; [`ConnectError::Correct`] for a number that no peer of this worker has.
     pub fn endpoint_to(&self, peer: PeerId) -> Result<Endpoint, ConnectError> {
         let inner = self.inner.reply_endpoint(peer.0)?;
         Ok(Endpoint::new(inner))
     }
 
     /// Returns an endpoint to `peer` that the application holds and that has not failed. If there are several, returns the oldest
-    /// one. The cost does not depend on the number of endpoints.
+    /// one.
     #[must_use]
     pub fn known_endpoint(&self, peer: PeerId) -> Option<Endpoint> {
         if !self.inner.shared.same_process() {
@@ -381,7 +389,8 @@ impl Worker {
         shared.ops.borrow_mut().take_plain(request.id)
     }
 
-    /// Returns the result of an operation of this worker, or `None` while it is pending. The call makes no progress.
+    /// Returns the result of an operation of this worker, or `None` while it is pending. The call makes no progress, and may be
+    /// repeated after the operation has ended.
     #[must_use]
     pub fn test(&self, request: &Request) -> Option<Result<u64, CompletionError>> {
         if let Err(error) = self.check_asked(request) {
@@ -413,7 +422,7 @@ impl Worker {
         self.inner.counted()
     }
 
-    /// Returns the number of pending operations.
+    /// Returns the number of pending operations, including the library's own and the parts of split operations.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.inner.shared.ops.borrow().open_count()

@@ -67,15 +67,14 @@ impl Worker {
     /// process.
     ///
     /// The first call in a context opens a listener of that context, on the TCP interfaces and ports that are allowed
-    /// (`TIELINE_TCP_INTERFACES`, `TIELINE_TCP_PORTS`). The listener stays open until the last worker with a name is closed. Data
-    /// transfers do not depend on the listener.
+    /// (`TIELINE_TCP_INTERFACES`, `TIELINE_TCP_PORTS`). The listener stays open until the last worker with a name is closed.
     ///
     /// The worker's progress answers lookups, also while the worker sleeps in a call that waits; so does the context's progress
     /// thread if there is one. As with the address, every process that has the name may connect, unless the job has a secret. Carry
     /// the name over channels that only the job can read.
     ///
     /// # Errors
-    /// `NoDevice`, with the reason, if no listener can be opened; `Closed` if the worker is closed.
+    /// `NoDevice`, with the reason, if no listener can be opened; `Closed` if the worker is closed; `Invalid` in a forked child.
     pub fn name(&self) -> Result<WorkerName, Error> {
         let inner = &self.inner;
         inner.check_open()?;

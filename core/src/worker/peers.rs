@@ -1,7 +1,7 @@
 //! The peers of a worker: a number for each worker that has sent messages to this one or has a connection with it.
 //!
-//! A number is kept while a connection from the peer exists. Of the peers without a connection, the last [`REMEMBERED`] are
-//! remembered; older ones are forgotten. Numbers are not reused.
+//! A number is kept while a connection from the peer exists. The last [`REMEMBERED`] peers without a connection are remembered;
+//! older ones are forgotten. Numbers are not reused.
 
 use crate::Error;
 use crate::address::WorkerAddress;

@@ -20,8 +20,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Service names have their own namespace, separate from message ids and from connections between peers. The messages use the
-//! message lane of the two workers, regardless of its module.
+//! Service names have their own namespace, separate from message ids. The request and the answer are messages of the two workers,
+//! over any module that carries messages.
 
 pub use tieline_lookup::ServiceAnswer;
 
@@ -75,8 +75,8 @@ impl ServiceRequest {
     /// [`Worker::endpoint_to`] does.
     ///
     /// # Errors
-    /// `TooLarge` for too much private data, and the errors of [`Worker::endpoint_to`] if no route leads to the client. After an
-    /// error the client is rejected without private data. `TimedOut` if the client has stopped waiting; `Closed` if the worker is
+    /// `TooLarge` for too much private data, and the errors of [`Worker::endpoint_to`] if no route leads to the client. After these
+    /// errors the client is rejected without private data. `TimedOut` if the client has stopped waiting; `Closed` if the worker is
     /// closed.
     pub fn accept(mut self, private: &[u8]) -> Result<Endpoint, Error> {
         // The endpoint is made before the client receives the answer: the server must have an endpoint to an accepted client.
@@ -140,7 +140,7 @@ impl ServiceCall {
 
     /// Returns the answer, or `None` while there is no answer. Errors: no listener exists or the listener's backlog is full
     /// ([`ConnectError::Configure`]), the request timed out ([`ConnectError::Retry`]), or the peer is gone
-    /// ([`ConnectError::Exchange`]). The call makes no progress.
+    /// ([`ConnectError::Exchange`]). The call makes no progress. After an answer it returns the same answer again.
     #[must_use]
     pub fn test(&self) -> Option<Result<ServiceAnswer, ConnectError>> {
         let result = self.worker.services.borrow().result(self.token)?;
@@ -155,9 +155,9 @@ impl Drop for ServiceCall {
 }
 
 impl Worker {
-    /// Listens for requests for a service. `on_request` runs inside [`Worker::progress`] for each request, and answers the request
-    /// or keeps it. At most `backlog` requests wait for an answer at a time. Further requests are refused: [`ServiceCall::test`]
-    /// returns an error at the client.
+    /// Listens for requests for a service. `on_request` runs as a handler for each request, and answers the request or keeps it. At
+    /// most `backlog` requests wait for an answer at a time. Further requests are refused: [`ServiceCall::test`] returns an error
+    /// at the client.
     ///
     /// # Errors
     /// `Busy` if this worker already listens for the service; `Invalid` for an invalid name; `Closed` if the worker is closed.

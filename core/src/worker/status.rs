@@ -133,10 +133,11 @@ impl WorkerState {
 
 impl Worker {
     /// Returns the worker's state: every endpoint with its queue and the reason why its oldest operation waits, connections being
-    /// established, open interfaces, and counters. `tieline info --pid` shows the same from another process ([`crate::live`]).
+    /// established, open interfaces, and counters. From another process, `tieline info --pid` shows the last state that the worker
+    /// has published ([`crate::live`]), which contains a limited number of endpoints.
     ///
-    /// The call changes nothing. The call examines every endpoint, so do not make it in every iteration of a loop. The time that an
-    /// operation has waited is measured from the first examination that found it waiting, by this call or by the published state.
+    /// The call examines every endpoint, so its cost grows with their number. The time that an operation has waited is measured
+    /// from the first examination that found it waiting, by this call or by the published state.
     ///
     /// In a forked child the result is empty: the worker belongs to the parent.
     #[must_use]

@@ -61,12 +61,12 @@ impl Worker {
         self.inner.poller.as_raw_fd()
     }
 
-    /// Prepares one sleep on [`Worker::fd`]. Returns `true` if sleeping is safe, `false` if there is work to do first. Call this
-    /// method before each sleep, after the last progress call.
+    /// Prepares one sleep on [`Worker::fd`]. Returns `true` if the program may sleep, `false` if it has to make progress or take
+    /// completions first. Call this method before each sleep, after the last progress call.
     ///
     /// # Errors
-    /// An error if an interface does not support waiting. After the context's progress thread has stopped, the first call returns
-    /// the reason as an error.
+    /// `Unsupported` if an interface does not support waiting; `Invalid` in a forked child. The reason why the context's progress
+    /// thread has stopped, once per worker.
     pub fn arm(&self) -> Result<bool, Error> {
         self.inner.arm_to_wait()
     }
@@ -79,8 +79,7 @@ impl Worker {
     /// timeout has expired. [`Worker::wait_until`] waits for a condition.
     ///
     /// # Errors
-    /// `Busy` inside a handler, or if the system refuses to wait. After the context's progress thread has stopped, the first call
-    /// returns the reason as an error.
+    /// The errors of [`Worker::arm`]; `Busy` inside a handler, or if the system refuses to wait.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Waited, Error> {
         self.inner.hear_of_service()?;
         let waited = self.inner.sleep(timeout, true)?;
@@ -91,8 +90,8 @@ impl Worker {
     /// Makes progress until `condition` holds, and returns `true`; returns `false` if `timeout` expires first.
     ///
     /// The condition is evaluated between progress calls, on this thread. The condition may depend on any state: values set by
-    /// handlers, operations, or memory that peers write. The condition is not a handler: it may post, track and take completions,
-    /// but must not call a method that waits.
+    /// handlers, operations, or memory that peers write. The condition may post, track and take completions, but must not call a
+    /// method that waits.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), tieline::Error> {
@@ -104,11 +103,12 @@ impl Worker {
     /// # Ok(()) }
     /// ```
     ///
-    /// The call spins for `TIELINE_SPIN`, then yields the processor for a millisecond, then sleeps. Every event restarts this
-    /// sequence. Events of the worker and a [`Waker`](crate::Waker) end the sleep.
+    /// The call spins (for the time that `TIELINE_SPIN` sets), then yields the processor for a millisecond, then sleeps. Every
+    /// event restarts this sequence. Events of the worker and a [`Waker`](crate::Waker) end the sleep.
     ///
-    /// Changes without an event (a peer's put or atomic, another thread that does not wake the worker) are detected at the end of a
-    /// nap. A nap lasts an eighth of the time waited so far, at most 10 ms. If the condition panics, no event is lost.
+    /// If the condition becomes true without an event (by a peer's store into memory, or by another thread that does not wake the
+    /// worker), the call notices at the end of a nap. A nap lasts an eighth of the time since the last event, at most 10 ms. If the
+    /// condition panics, no event is lost.
     ///
     /// # Errors
     /// The errors of [`Worker::wait`].
@@ -149,8 +149,9 @@ impl Worker {
     }
 
     /// Makes progress until an aligned 64-bit word of a region satisfies a condition, and returns the word; `None` if `timeout`
-    /// expires first. Peers write the word by 8-byte puts or, better, by atomics. When the method returns, the peers' earlier puts
-    /// that a fence orders have arrived.
+    /// expires first. Peers write the word by 8-byte puts or, better, by atomics. If a peer calls
+    /// [`Endpoint::fence`](crate::Endpoint::fence) between earlier puts and the write of the word, those puts have arrived when the
+    /// method returns.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), tieline::Error> {
@@ -165,10 +166,9 @@ impl Worker {
     /// The call spins, yields and sleeps like [`wait_until`](Worker::wait_until). While the call spins or yields, it detects every
     /// write immediately.
     ///
-    /// The event that ends a sleep depends on the module that carries the write. A write that arrives over this worker's
-    /// descriptors (`tcp`, emulation by messages) ends the sleep, and so does a thread of this process that uses a
-    /// [`Waker`](crate::Waker). A peer's store (`shm`), a device's write (`verbs`) and a write executed by a progress thread
-    /// produce no event. Such a write is detected at the end of a nap: an eighth of the time waited, at most 10 ms. To wake
+    /// A write that this worker receives as a message (over `tcp`, or emulated) ends the sleep, and so does a
+    /// [`Waker`](crate::Waker). A peer's store (`shm`), a device's write (`verbs`) and a write executed by the progress thread or
+    /// by another worker produce no event. Such a write is detected at the end of a nap, which lasts at most 10 ms. To wake
     /// immediately over every module, use [`Endpoint::put_notify`](crate::Endpoint::put_notify).
     ///
     /// # Errors
@@ -188,7 +188,7 @@ impl Worker {
     }
 
     /// Closes a region, and makes progress until the region is not in use any more or `timeout` expires: a [`Region::close`] that
-    /// waits. Operations of other workers need progress of these workers.
+    /// waits. Operations of other workers end only if those workers make progress.
     ///
     /// # Errors
     /// The errors of [`Region::close`]. Inside a handler the method does not wait.

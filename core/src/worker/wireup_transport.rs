@@ -320,9 +320,9 @@ fn is_of_its_domain(scheme: &Scheme, candidate: usize, entry: &WorkerEntry) -> b
     }
 }
 
-/// Chooses one local and one remote carrier; both lists are sorted, best first, and marked if they belong to the domains to be
-/// connected. Two marked carriers are preferred, because they are on the network of the pair. Otherwise the first two carriers that
-/// reach each other are chosen.
+/// Chooses one local and one remote carrier. Both lists are sorted, best first; the `bool` of a carrier states whether it belongs
+/// to the domain to be connected. Two carriers of these domains are preferred, because they are on the network of the pair.
+/// Otherwise the first two carriers that reach each other are chosen.
 fn best_pair<T: Copy, U: Copy>(
     ours: &[(T, bool)],
     theirs: &[(U, bool)],

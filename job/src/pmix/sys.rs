@@ -377,10 +377,10 @@ fn read(value: &RawValue) -> Value {
     match value.kind {
         // SAFETY: the kind states which member of the union is valid.
         TYPE_UINT16 => Value::Number(unsafe { value.data.uint16 }.into()),
-        // SAFETY: the reason is the same as for the preceding `unsafe` block.
+        // SAFETY: the kind states which member of the union is valid.
         TYPE_UINT32 => Value::Number(unsafe { value.data.uint32 }.into()),
         TYPE_BYTE_OBJECT => {
-            // SAFETY: the reason is the same as for the preceding `unsafe` block.
+            // SAFETY: the kind states which member of the union is valid.
             let bo = unsafe { value.data.bo };
             if bo.bytes.is_null() {
                 return Value::Bytes(Vec::new());

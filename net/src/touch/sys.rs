@@ -131,7 +131,7 @@ impl Touch {
             // SAFETY: the caller's promise, for the rest.
             let copied = unsafe { self.write_some(to, rest) }.filter(|copied| *copied > 0);
             let again = || match rest.get(..first) {
-                // SAFETY: as above, for the first page of the range.
+                // SAFETY: the caller's promise covers the first page of the rest.
                 Some(rest) => unsafe { self.write_some(to, rest) },
                 None => None,
             };
@@ -158,7 +158,7 @@ impl Touch {
             // SAFETY: the caller's promise, for the rest.
             let copied = unsafe { self.read_some(from, rest) }.filter(|copied| *copied > 0);
             let again = || match rest.get_mut(..first) {
-                // SAFETY: as above, for the first page of the range.
+                // SAFETY: the caller's promise covers the first page of the rest.
                 Some(rest) => unsafe { self.read_some(from, rest) },
                 None => None,
             };

@@ -27,7 +27,7 @@ impl Pages {
     }
 
     fn write(&self, touch: &Touch, at: usize, data: &[u8]) -> Result<(), Fault> {
-        // SAFETY: as for the block above.
+        // SAFETY: the address is in the pages of this test, or in none.
         unsafe { touch.write(self.0.wrapping_add(at), data) }
     }
 }

@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(get("TIELINE_A").0, Status::NoDevice as i32);
         // SAFETY: no list is read.
         assert!(unsafe { declarations.declare(core::ptr::null(), 0, |_| Ok(None)) }.is_ok());
-        // SAFETY: as for the block above.
+        // SAFETY: a null list is refused unread.
         let null = unsafe { declarations.declare(core::ptr::null(), 1, |_| Ok(None)) };
         assert!(null.unwrap_err().text.contains("null"));
         // A second list cannot declare a variable again.
@@ -450,7 +450,7 @@ mod tests {
         assert_eq!((get("TIELINE_A"), get("TIELINE_B")), ((OK, 7, 0), (OK, 4, 1)));
         let mut newer = list([doc("TIELINE_C")]);
         newer[0].kind = 77;
-        // SAFETY: as for the block above.
+        // SAFETY: the context belongs to the table, and the records and their texts live for the call.
         let code = unsafe { declare(host.context, newer.as_ptr(), 1) };
         assert_eq!(code, Status::UnsupportedParam as i32);
     }

@@ -68,14 +68,14 @@ pub struct ModuleAttr {
     pub connects: u32,
     /// The capabilities, `TIELINE_CAP_*`.
     pub caps: u64,
-    /// The rank among the modules with the same capabilities. Higher ranks come first; a module with a negative rank is used only
-    /// on request.
+    /// The rank among the modules that reach a peer. Higher ranks come first; a module with a negative rank is used only on
+    /// request.
     pub priority: i32,
     /// The maximum number of entries of an iov.
     pub max_iov: u32,
-    /// The longest payload of am_short in bytes, at least 8.
+    /// The longest payload of am_short in bytes, at least 8 with CAP_AM_SHORT.
     pub max_short: usize,
-    /// The longest payload of am_packed in bytes, at least 64.
+    /// The longest payload of am_packed in bytes, at least 64 with CAP_AM_PACKED.
     pub max_packed: usize,
     /// The longest payload of am_zcopy, in bytes.
     pub max_zcopy: usize,

@@ -17,7 +17,7 @@ pub struct HostHandle {
 // SAFETY: the host table is constant for the life of the process and its functions may be called from any
 // thread; the core promises both in the documentation of `Host`.
 unsafe impl Send for HostHandle {}
-// SAFETY: as for the block above.
+// SAFETY: the functions of the constant host table may be called from any thread.
 unsafe impl Sync for HostHandle {}
 
 macro_rules! slot {
@@ -51,7 +51,7 @@ impl HostHandle {
         let mut context = core::ptr::null_mut();
         // A table that ends before this field has no functions.
         if size > core::mem::offset_of!(Host, context) {
-            // SAFETY: as above, and the field is inside the table.
+            // SAFETY: the pointer is not null, the caller promises a table, and the field is inside the table's stated size.
             context = unsafe { (*host).context };
         }
         Some(HostHandle { host, context, declared: &[] })

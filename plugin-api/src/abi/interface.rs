@@ -57,7 +57,7 @@ pub struct Event {
     pub peer: u64,
     /// The message header, or the fetched value. In a failed completion: the device's own number of the reason, or 0.
     pub header: u64,
-    /// The payload, or words, valid until the next poll or close of this interface.
+    /// The payload, or words, valid until the next poll or close of this interface; with the flag LENT until `release`.
     pub data: *const u8,
     /// The length of `data`, in bytes.
     pub len: usize,

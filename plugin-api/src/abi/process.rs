@@ -1,7 +1,7 @@
 //! The state of a process that a forked child must not use as its own.
 //!
-//! A child has a copy of all memory of its parent, and one thread. A lock that another thread held stays locked in the child for
-//! ever. Connections, listeners and file locks still belong to the parent. So a `static` is one of these:
+//! A child has a copy of all memory of its parent, and one thread. A lock that another thread held stays locked in the child.
+//! Connections, listeners and file locks still belong to the parent. So a `static` is one of these:
 //!
 //! * [`PerProcess`]: a child starts with a new value, and waits for no lock of its parent;
 //! * [`Kept`]: the list only grows, has no lock, and a child continues to use it;
@@ -93,7 +93,7 @@ fn page() -> &'static Page {
 #[cold]
 fn made() -> &'static Page {
     let len = size_of::<Page>();
-    // SAFETY: a new mapping does not affect existing memory. It is zero, which is a valid page.
+    // SAFETY: a new mapping does not affect existing memory. The mapping is zeroed, which is a valid page.
     let (new, is_wiped) = unsafe {
         let (rights, kind) = (PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
         let new = mmap(ptr::null_mut(), len, rights, kind, -1, 0);
@@ -117,7 +117,8 @@ fn made() -> &'static Page {
         PAGE.compare_exchange(ptr::null_mut(), new.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
     let page = match first {
         Ok(_) => new,
-        // Another thread was faster. Its page is used; this one stays allocated. This can happen only at the first use.
+        // Another thread was faster. That thread's page is used; this thread's page stays allocated. Two threads can make a page
+        // only at the first use.
         Err(other) => NonNull::new(other).unwrap_or(new),
     };
     // SAFETY: a published page is whole and never unmapped.
@@ -182,7 +183,7 @@ pub struct PerProcess<T> {
 
 struct Numbered<T> {
     process: u64,
-    /// The parent's value. It is never followed; it only shows leak checkers that the memory is still reachable.
+    /// The parent's value. The pointer is never followed; it only shows leak checkers that the memory is still reachable.
     _before: AtomicPtr<Numbered<T>>,
     value: T,
 }
@@ -214,8 +215,8 @@ impl<T> PerProcess<T> {
 }
 
 impl<T: Default> PerProcess<T> {
-    /// Returns the value of this process; the first call makes it. If several threads come first, one value stays, and the others
-    /// are dropped immediately.
+    /// Returns the value of this process; the first call makes it. If several threads make a value at the same time, one value
+    /// stays, and the others are dropped.
     pub fn get(&self) -> &T {
         let process = number();
         match self.own(process) {
@@ -277,12 +278,12 @@ impl<T> Drop for PerProcess<T> {
     }
 }
 
-/// The calls of another library that takes locks of its own. If a thread of the parent was inside at the fork, these locks stay
-/// locked in the child for ever.
+/// The calls of another library that takes locks of its own. If a thread of the parent was in such a call at the fork, these locks
+/// stay locked in the child.
 #[derive(Debug, Default)]
 pub struct Calls {
     inside: AtomicUsize,
-    /// The number of the parent's threads that were inside when this process was forked.
+    /// The number of the parent's threads that were in a call when this process was forked.
     inherited: PerProcess<OnceLock<usize>>,
 }
 
@@ -298,7 +299,7 @@ impl Calls {
         Calls { inside: AtomicUsize::new(0), inherited: PerProcess::new() }
     }
 
-    /// Begins a call. Returns `None` if a thread of the parent was inside when this process was forked: the call might never
+    /// Begins a call. Returns `None` if a thread of the parent was in a call when this process was forked: a new call might never
     /// return.
     pub fn begin(&self) -> Option<Call<'_>> {
         // This line runs before the first call of this process.
@@ -357,7 +358,7 @@ struct Link<T: 'static> {
 
 // SAFETY: the type returns references to each `T` to every thread.
 unsafe impl<T: Send + Sync> Send for Kept<T> {}
-// SAFETY: as for the block above.
+// SAFETY: the type returns references to each `T` to every thread, and `T` permits that.
 unsafe impl<T: Send + Sync> Sync for Kept<T> {}
 
 impl<T> Kept<T> {

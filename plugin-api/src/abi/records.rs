@@ -107,7 +107,7 @@ impl AllocParams {
         }
     }
 
-    /// Returns the earlier name of `host_memory`.
+    /// Does the same as `host_memory`, of which this is the earlier name.
     ///
     /// # Errors
     /// As `host_memory`.
@@ -136,7 +136,7 @@ impl RegisterParams {
         }
     }
 
-    /// Returns the earlier name of `host_memory`.
+    /// Does the same as `host_memory`, of which this is the earlier name.
     ///
     /// # Errors
     /// As `host_memory`.

@@ -37,7 +37,8 @@ pub fn effective_uid() -> u32 {
 }
 
 /// Checks whether this program was linked statically, so that it has no dynamic loader. In such a program, loading a shared object
-/// would load a second C library, which crashes the process. So such a program loads no providers. From any thread.
+/// would load a second C library, which crashes the process. Such a program therefore loads no provider files. Any thread may call
+/// this function.
 #[must_use]
 pub fn is_static_program() -> bool {
     let (first, each, count) = (getauxval(AT_PHDR), getauxval(AT_PHENT), getauxval(AT_PHNUM));

@@ -41,7 +41,7 @@ pub fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Failure> {
     // Beyond RLIMIT_FSIZE ftruncate would not only fail but also raise a signal. SAFETY: `limit` is a plain record that getrlimit
     // fills.
     let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
-    // SAFETY: as for the block above.
+    // SAFETY: getrlimit fills the record, which lives through the call.
     if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0
         && (size as u64) > limit.rlim_cur
     {
@@ -152,7 +152,7 @@ fn examined(fd: &OwnedFd) -> Option<(usize, u64)> {
     ASKED.set(ASKED.get() + 1);
     // SAFETY: the plain record is filled by fstatfs.
     let mut system: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: as for the block above.
+    // SAFETY: the descriptor is open, and the record lives through the call.
     if unsafe { libc::fstatfs(fd.as_raw_fd(), &mut system) } != 0
         || system.f_type as i64 != libc::TMPFS_MAGIC
     {
@@ -160,7 +160,7 @@ fn examined(fd: &OwnedFd) -> Option<(usize, u64)> {
     }
     // SAFETY: `stat` is a plain record that fstat fills.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: as for the block above.
+    // SAFETY: the descriptor is open, and the record lives through the call.
     if unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) } != 0 {
         return None;
     }
@@ -211,7 +211,7 @@ pub struct Mapping {
 
 // SAFETY: a mapping is an address range; all access to it is by atomics or raw copies of shared bytes.
 unsafe impl Send for Mapping {}
-// SAFETY: as for the block above.
+// SAFETY: a mapping is an address range; all access to it is by atomics or raw copies of shared bytes.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -282,7 +282,7 @@ impl Mapping {
         if offset % 4 != 0 || !self.holds(offset as u64, 4) {
             return None;
         }
-        // SAFETY: as in `word`.
+        // SAFETY: the word is inside the mapping and aligned; shared bytes are accessed only by atomics and raw copies.
         Some(unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(offset).cast()) })
     }
 
@@ -319,7 +319,8 @@ impl Mapping {
         if !self.holds(offset, len as u64) {
             return false;
         }
-        // SAFETY: as in `copy_in`.
+        // SAFETY: the range lies inside the mapping; the caller guarantees `to`. A peer that writes the same bytes meanwhile makes
+        // the copy a mix of old and new bytes, as remote memory access permits.
         unsafe {
             let from = self.at.as_ptr().add(offset as usize);
             if len == 8 {
@@ -443,7 +444,7 @@ pub(crate) fn reopened(fd: &OwnedFd) -> Option<OwnedFd> {
     let which = |fd: RawFd| {
         // SAFETY: `stat` is a plain record that fstat fills.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: as for the block above.
+        // SAFETY: fstat fills the record, which lives through the call.
         (unsafe { libc::fstat(fd, &mut stat) } == 0).then_some((stat.st_dev, stat.st_ino))
     };
     let same = which(again.as_raw_fd()).is_some_and(|own| Some(own) == which(fd.as_raw_fd()));
@@ -535,7 +536,7 @@ pub(crate) fn descriptor_of(pid: i32, number: i32) -> io::Result<OwnedFd> {
         }
         error = last();
     }
-    // Before Linux 5.6, or if a filter forbids these calls.
+    // The calls fail as forbidden before Linux 5.6, or if a filter forbids them.
     if !is_forbidden(&error) {
         return Err(error);
     }

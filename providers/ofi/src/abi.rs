@@ -2,8 +2,8 @@
 //!
 //! The records are written by hand from `rdma/*.h` of libfabric 1.17. With `layout_tests.rs` a C compiler compares every size,
 //! offset and constant with the installed headers. Later versions only append to some records. Therefore the records that this
-//! provider makes have spare room after them (`spare`), which a newer library may read. Of a record that the library makes, this
-//! provider reads only the fields declared here.
+//! provider makes have spare room after them (`spare`), which a newer library may read. This provider reads only the declared
+//! fields of records that the library makes.
 
 #![allow(non_camel_case_types)]
 

@@ -10,7 +10,7 @@ type Context = [u64; CONTEXT_LEN / 8];
 /// The contexts, many in one allocation. Each allocation is twice as large as the one before, so a lookup searches few allocations.
 ///
 /// A context that the library returns is looked up and never dereferenced. If `ofi_rxm` cannot continue a receive, it reports its
-/// own context instead of one from this list (read in rxm_cq.c, rxm_rndv_read).
+/// own context instead of one from this list (source: rxm_cq.c, rxm_rndv_read).
 #[derive(Default)]
 pub(crate) struct Contexts(Vec<Box<[Context]>>);
 

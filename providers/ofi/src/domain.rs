@@ -46,7 +46,7 @@ impl OfiDomain {
             return Err(Failure::new(Status::NoDevice, format!("{}: {words}", offer.domain)));
         }
         let domain = load::keeping_signals(|| sys::Domain::open(&offer.info))?;
-        // Other providers have a descriptor that is only written while a thread polls (psm3: read in psmx3_cq.c).
+        // Other providers have a descriptor that is only written while a thread polls (psm3; source: psmx3_cq.c).
         let wakes = ["tcp", "sockets", "verbs", "cxi", "efa"];
         let waits = wakes.contains(&core_name(&offer.provider))
             && sys::Cq::open(&domain, 64, true).is_ok_and(|cq| cq.fd().is_some());

@@ -31,7 +31,7 @@ impl Endpoint for OfiEndpoint {
     type Key = RemoteKey;
 
     fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
-        // It is borrowed if a signal handler that calls `exit` interrupts another call.
+        // The engine is already borrowed if a signal handler that calls `exit` has interrupted another call.
         let mut engine = self.engine.try_borrow_mut().map_err(|_| Status::Again)?;
         engine.send(self.channel, id, header, payload)
     }

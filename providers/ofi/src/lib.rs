@@ -11,10 +11,11 @@
 //!   opened. The provider undoes what libfabric's constructors do to signals. A child process first tests whether a process
 //!   survives the loading.
 //! * If a peer may hold a region's key, the region ends only when all connected peers have confirmed that no operation targets it
-//!   any more (`memory`), because software providers check a key once, and keep writing after the registration has ended.
+//!   any more (`memory`). The owner does not wait longer than `TIELINE_FAILURE_TIMEOUT` for a peer that does not answer. The
+//!   reason: software providers check a key once, and may write after the registration has ended.
 //! * When an operation has completed or its endpoint is closed, the application owns its memory again, even if a peer is stalled.
-//! * The death of a peer's process is reported, even to a process that only waits for that peer. Kernels detect the death, which
-//!   libfabric does not (`watch`).
+//! * Unless `TIELINE_OFI_WATCH=off` is set, the death of a peer's process is reported, even to a process that only waits for that
+//!   peer. Kernels detect the death, which libfabric does not (`watch`).
 //! * Atomics are executed by the device and are never mixed with atomics of another executor (`atomics`).
 //!
 //! Not supported: atomics that software executes while polling (the core's own are as good), gathered messages, and providers

@@ -135,7 +135,7 @@ fn a_key_that_has_to_be_mapped_and_cannot_be_is_refused_in_words() {
     let refused = far.domain.pack_key(&region, &KeyParams::empty(), &mut room).unwrap_err();
     assert_eq!(refused.status, Status::Unsupported);
     assert!(refused.text.contains("256 bytes"), "{refused}");
-    // Such a provider usually sets this bit itself.
+    // The size of keys, the mode bits and the reason of the refusal, if any. A real provider with long keys sets FI_MR_RAW itself.
     for (size, mode, why) in [
         (257, FI_MR_RAW, Some("FI_MR_RAW with keys of 257 bytes")),
         (256, FI_MR_RAW, None),

@@ -133,7 +133,7 @@ impl Tried {
 
 /// The providers that have moved data without harm to the process, in every release that is known. All others are first tried in a
 /// child. With verbs;ofi_rxm a child would find nothing: `fi_getinfo` has opened the device, and the kernel accepts commands of its
-/// opener only (run: EACCES over soft RoCE).
+/// opener only (observed: EACCES over soft RoCE).
 const PROVEN: &[&str] = &["tcp", "tcp;ofi_rxm", "sockets", "verbs;ofi_rxm"];
 
 fn is_proven(offer: &Offer) -> bool {

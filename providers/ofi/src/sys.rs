@@ -20,7 +20,7 @@ macro_rules! shared {
     ($($type:ident),*) => { $(
         // SAFETY: the library's object was opened for use by any thread (FI_THREAD_SAFE), and is closed once.
         unsafe impl Send for $type {}
-        // SAFETY: as for the block above.
+        // SAFETY: the library's object was opened for use by any thread (FI_THREAD_SAFE), and is closed once.
         unsafe impl Sync for $type {}
     )* };
 }
@@ -36,7 +36,8 @@ pub(crate) fn checked(what: &str, code: c_int) -> Result<(), Failure> {
 }
 
 /// Adds an explanation to an error of opening an endpoint. `verbs;ofi_rxm` requires a completion queue for FI_UNIVERSE_SIZE peers,
-/// which many devices do not support (run: soft RoCE). It also registers buffers of its own, 16 MiB at a time (read in rxm_ep.c).
+/// which many devices do not support (observed: soft RoCE). It also registers buffers of its own, 16 MiB at a time (source:
+/// rxm_ep.c).
 fn explained(why: Failure, code: c_int, domain: &Domain) -> Failure {
     let is_layered = offers::sys::text(domain.info.fabric().prov_name) == "verbs;ofi_rxm";
     let advice = match -code {
@@ -135,7 +136,7 @@ impl Drop for Av {
 impl Av {
     pub(crate) fn open(domain: &Arc<Domain>) -> Result<Av, Failure> {
         let mut attr = fi_av_attr {
-            // The kind makes no difference to this provider; not every libfabric provider has tables (opx before 2.6: read in
+            // The kind makes no difference to this provider; not every libfabric provider has tables (opx before 2.6; source:
             // fi_opx_av.c).
             kind: if domain.info.domain().av_type == FI_AV_MAP { FI_AV_MAP } else { FI_AV_TABLE },
             rx_ctx_bits: 0,
@@ -262,8 +263,8 @@ impl Ep {
     }
 
     /// Drains the queue before the endpoint closes. When a connection closes, `ofi_rxm` would return the remaining entries to that
-    /// connection, which it has already freed (`rxm_close_conn`; run: SIGSEGV with verbs;ofi_rxm of 1.17; over `tcp` connections
-    /// share their receives). The completions themselves are not needed any more.
+    /// connection, which it has already freed (`rxm_close_conn`; observed: SIGSEGV with verbs;ofi_rxm of 1.17; over `tcp`
+    /// connections share their receives). The completions themselves are not needed any more.
     fn empty_queue(&self) {
         let provider = offers::sys::text(self.domain.info.fabric().prov_name);
         if !self.enabled || !provider.ends_with(";ofi_rxm") || provider.starts_with("tcp") {
@@ -396,7 +397,7 @@ impl Ep {
             context,
             data: 0,
         };
-        // SAFETY: as for `post_buffer`.
+        // SAFETY: the endpoint is enabled; the record and its arrays live for the call, the memory until the completion.
         let code =
             unsafe { ((*(*self.raw).msg).sendmsg)(self.raw, &raw const message, FI_COMPLETION) };
         posted(code)
@@ -437,7 +438,8 @@ impl Ep {
             context,
             data: 0,
         };
-        // SAFETY: as for `post_buffer`; an endpoint that was opened for RMA has the table.
+        // SAFETY: the endpoint was opened for RMA and is enabled; the record and its arrays live for the call, the memory until the
+        // completion.
         let code = unsafe {
             let ops = &*(*self.raw).rma;
             match put {

@@ -26,7 +26,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Any thread may make any call: no system call is made under a lock.
+//! Any thread may make any call. No system call is made under a lock.
 
 mod arena;
 mod cache;

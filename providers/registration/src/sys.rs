@@ -16,7 +16,7 @@ pub(crate) struct Mapping {
 
 // SAFETY: the range of addresses is unmapped once; its bytes are accessed only through pieces.
 unsafe impl Send for Mapping {}
-// SAFETY: as for the block above.
+// SAFETY: the range of addresses is unmapped once; its bytes are accessed only through pieces.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -86,7 +86,8 @@ impl Drop for Mapping {
 
 // SAFETY: the bytes are exclusive (see `FreeList`); all other parts of a piece may move between threads.
 unsafe impl<D: Device> Send for Piece<D> where D::Registration: Send + Sync {}
-// SAFETY: as for `Send`: without an exclusive borrow the bytes are only read.
+// SAFETY: without an exclusive borrow of the piece its bytes are only read; all other parts of a piece may be shared between
+// threads.
 unsafe impl<D: Device> Sync for Piece<D> where D::Registration: Send + Sync {}
 
 impl<D: Device> Piece<D> {
@@ -109,7 +110,8 @@ impl<D: Device> Piece<D> {
 
     /// Returns `len` bytes from `at` on, mutable.
     pub fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
-        // SAFETY: as in `bytes`, and `self` is borrowed exclusively.
+        // SAFETY: the range is inside the piece, which belongs to this object and is borrowed exclusively. The bytes are
+        // initialised, because the kernel supplies zeroed pages.
         unsafe { core::slice::from_raw_parts_mut(self.address(at, len), len) }
     }
 }

@@ -1,7 +1,7 @@
 //! The identity of a peer, and the test whether the kernel allows copies from and to it.
 //!
-//! A copy of the peer's cookie, 16 random bytes, decides. A process that merely has the same number cannot pass for the peer. Facts
-//! (boot, namespaces, user) only serve the error texts.
+//! A copy of the peer's cookie, 16 random bytes, decides. A process that merely has the same number cannot pass for the peer. The
+//! boot, the namespaces and the user of the peer are compared only for the error texts.
 
 use crate::keys::{Card, IMAGE_LEN};
 use crate::sys;

@@ -81,7 +81,7 @@ const _: () = {
 pub(crate) enum Miss {
     /// The call failed.
     Call(Errno),
-    /// The call succeeded, and the copy's status is failure: usually local memory is missing.
+    /// The call succeeded, and the copy's status is failure, for example because local memory is missing.
     Copy,
     /// The copy ended with an undefined status.
     Status(u32),

@@ -5,8 +5,9 @@
 //! module with messages. Guarantees:
 //!
 //! * Put and get have completed at both ends when the call returns, without involving the target's threads.
-//! * A peer that dies or unmaps its memory kills no process that accesses the memory. The kernel copies, and returns EFAULT in
-//!   cases in which a load would raise a signal (`endpoint.rs`).
+//! * A peer that dies or unmaps its memory kills no process that accesses the memory, unless an operator has set
+//!   `TIELINE_SHM_XPMEM_ACCESS=direct`. The kernel copies, and returns EFAULT in cases in which a load would raise a signal
+//!   (`endpoint.rs`).
 //! * A key is valid only while its entry in the owner's table is live, whatever is attached. Every copy is first announced to the
 //!   owner ([`tieline_memory_file::Announcements`]). A region ends once no access that passed the check is in progress. Until then
 //!   `deregister` returns `AGAIN`.

@@ -213,7 +213,7 @@ mod tests {
         }
         assert_eq!((costs.warm(80), costs.by_the_kernel(80)), (40.0, 40.0));
         assert_eq!((costs.leaves(133), costs.leaves(134)), (false, true));
-        // Each access saves 110 ns, which is the price of the window.
+        // Each access to warm memory would save 110 ns; warming the window costs as much.
         let even = Costs { call: 110.5, call_byte: 0.0, ..costs };
         let mut accounts = Accounts::default();
         assert_eq!([(); 4].map(|()| accounts.pays(&even, &[(7, 1)])), [false, true, false, true]);

@@ -400,7 +400,8 @@ fn full_ring_leaves_direct_polling_once_its_bell_is_announced() {
     let fill = || (0..).take_while(|&n| endpoint.am_short(1, n, b"x").is_ok()).count();
     let (mut sent, mut got) = (fill(), 0);
     let look = || poll(&receiver).iter().filter(|seen| seen.0 == event::MESSAGE).count();
-    // The greeting is answered, which brings the bell. Slots that this poll delivers make no room before the next poll.
+    // The receiver answers the greeting, and the answer contains its doorbell page. Slots that this poll delivers make no room
+    // before the next poll.
     let start = Instant::now();
     while got == 0 {
         got += look();

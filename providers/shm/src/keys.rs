@@ -2,7 +2,7 @@
 //!
 //! Every region of [`alloc`](tieline_plugin_api::Domain::alloc) is a memory file. Its key holds the domain, the region's number,
 //! its length and rights, and an index into the domain's *key table*, a page that peers can read but not write. Importing a key
-//! maps both. Every operation compares the number in the table, so a key becomes invalid at the moment its region is deregistered,
+//! maps both. Every operation compares the number in the table, so a key becomes invalid at the moment its region is revoked,
 //! without a message.
 
 use std::collections::HashMap;

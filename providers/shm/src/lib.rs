@@ -1,9 +1,9 @@
 //! Provider `shm`: messages, puts, gets and atomics between processes of one host.
 //!
-//! The domain `shm` has one module, `ring`. It needs no ptrace rights, and neither a common PID namespace nor /dev/shm. Memory
-//! consists of anonymous files (memfd), sealed against shrinking. They are passed over a Unix socket, whose peer is authenticated
-//! by user and by a random cookie. The sockets are in a directory that no other user can enter (see `directory.rs`). The next
-//! process removes the sockets that a killed process left there.
+//! The domain `shm` has one module, `ring`. The module needs no ptrace rights, and neither a common PID namespace nor /dev/shm.
+//! Memory consists of anonymous files (memfd), sealed against shrinking. They are passed over a Unix socket, whose peer is
+//! authenticated by user and by a random cookie. The sockets are in a directory that no other user can enter (see `directory.rs`).
+//! The next process that starts or ends removes the sockets that a killed process left there.
 //!
 //! # A channel
 //!
@@ -25,12 +25,11 @@
 //!   *doorbell* page. From then on the receiver polls it only when the channel's bit was set. After `TIELINE_SHM_FASTBOX_THRESHOLD`
 //!   messages the sender requests a *fast box*. While fewer than `TIELINE_SHM_FASTBOX_MAX` fast boxes are granted, the channel
 //!   moves into a fast box, which is polled directly again. In a fast box a message costs no atomic read-modify-write.
-//! * The cold rings and their bell replace one shared queue per receiver. In a queue with many producers, a sender that is killed
-//!   between claiming and publishing a slot blocks all others. With separate rings, a sender that dies at any instruction harms its
-//!   own channel only.
+//! * Each channel has its own ring. In a queue that senders share, a sender that is killed between claiming and publishing a slot
+//!   would block all others. With separate rings, a sender that dies at any instruction harms only its own channel.
 //! * A receiver that sleeps has set a flag on a line that is otherwise never written. The sender reads the flag after each message
-//!   (a clean line, in its own cache) and sends a byte over the socket. The sleeper provides the fence that the sender would need:
-//!   `membarrier`.
+//!   (a clean line, in its own cache) and sends a byte over the socket. The sleeper provides the fence that the sender would need,
+//!   by `membarrier`, if both sides have that call.
 //! * The socket also reports death: it is disconnected. Data that was published before is still delivered. A receiver that receives
 //!   or sends a goodbye keeps its end open while it still reads the sender's memory. When that end closes, the sender owns all
 //!   chunks in flight again.
@@ -44,8 +43,8 @@
 //!
 //! # Fork
 //!
-//! A forked child does not inherit the mappings, and must not use anything of this provider. A child that lives on without exec
-//! keeps the sockets open. Peers then notice the parent's death only when the child ends, too.
+//! A forked child does not inherit the mappings, and must not use anything that its parent opened. A child that does not call
+//! `exec` keeps copies of the sockets open. Peers then notice the parent's death only when the child has ended, too.
 
 #[cfg(not(loom))]
 mod asking;

@@ -66,7 +66,7 @@ pub(crate) struct RecvChannel {
     refusal: Option<Refusal>,
     /// The position below which are all slots that the sender can have published before it ended.
     last: u64,
-    /// The same position for the end of any failed endpoint of this interface; 0 if no such slot remains.
+    /// The end of the published slots when an endpoint of this interface last failed; 0 if no unread slot remains below it.
     noted: u64,
 }
 

@@ -125,7 +125,7 @@ impl Endpoint for StreamEndpoint {
 
     #[inline]
     fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
-        // It is borrowed if a signal handler that calls `exit` interrupts another call.
+        // The state is already borrowed if a signal handler that calls `exit` has interrupted another call.
         let mut inner = self.conn.inner.try_borrow_mut().map_err(|_| Status::Again)?;
         inner.ready()?;
         if payload.len() > MAX_MESSAGE {

@@ -24,8 +24,8 @@
 //!  target   -> head, key looked up -> recvmsg(2) into the region, followed by the next head
 //! ```
 //!
-//! Long puts and gets are cut into pieces, so messages pass between them. A fence holds back later operations. When `deregister`
-//! returns, no operation accesses the region any more, not even a transfer that had begun.
+//! Long puts and gets are cut into pieces, so messages pass between them. A fence holds back later operations. After `deregister`
+//! has returned 0, no operation accesses the region any more, not even a transfer that had begun.
 //!
 //! # Guarantees when a connection breaks
 //!
@@ -64,8 +64,8 @@
 //! # Not supported
 //!
 //! The provider does not use MSG_ZEROCOPY: the pages are pinned until the network card has read them. They would outlive a
-//! deregistration, which must stop a transfer immediately. Over loopback the kernel copies anyway. It does not use io_uring either,
-//! because a poll already is one system call. The core does atomics with messages.
+//! deregistration, which must stop a transfer immediately. Over loopback the kernel would copy nevertheless. The provider does not
+//! use io_uring either, because a poll already is one system call. The core does atomics with messages.
 
 mod address;
 mod buffer;

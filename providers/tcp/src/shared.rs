@@ -70,13 +70,13 @@ pub(crate) struct Shared {
     /// The number of streams whose kernel buffers are full.
     pub(crate) blocked: Cell<usize>,
     pub(crate) streams: Cell<usize>,
-    /// The connections that the next poll attends to, and those that are visited regularly.
+    /// The connections that the next poll visits, and those that are visited regularly.
     pub(crate) attention: RefCell<Vec<u32>>,
     pub(crate) timed: RefCell<Vec<u32>>,
     /// The connections that wait for an answer of the peer's kernel, and the time of the last check.
     pub(crate) expecting: RefCell<Vec<u32>>,
     pub(crate) checked: Cell<Instant>,
-    /// The token that each open probe holds.
+    /// The token of which each open probe holds a copy, so that the copies count the probes.
     pub(crate) probes: Token,
     pub(crate) hot: RefCell<Vec<(u32, usize)>>,
     /// The connections that wait to be read, in order.

@@ -109,7 +109,8 @@ pub(crate) fn receive_pieces(fd: RawFd, pieces: &[Piece]) -> io::Result<usize> {
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = pieces.as_ptr().cast_mut().cast();
     message.msg_iovlen = pieces.len() as _;
-    // SAFETY: as in `send_pieces`; the guarantee includes that the pieces may be written.
+    // SAFETY: the array has the layout of `iovec` and lives through the call. The guarantee of the pieces includes writing, and the
+    // kernel checks every address.
     let got = unsafe { libc::recvmsg(fd, &mut message, FLAGS) };
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }

@@ -11,8 +11,8 @@
 //! Guarantees:
 //!
 //! * An operation completes when the target's device has acknowledged it: the data of a put is then in the target's memory.
-//!   Operations of one endpoint take effect in the order in which they were posted. Operations after a get or an atomic are
-//!   ordered behind it only by `fence`.
+//!   Operations of one endpoint take effect in the order in which they were posted, with two exceptions. Operations after a get or
+//!   an atomic are ordered behind it only by `fence`. With relaxed ordering, the target's bus may reorder writes.
 //! * Modified key bytes, foreign keys, ranges outside the region and missing rights are rejected before anything is posted. The
 //!   target's device rejects a *revoked* key. That operation fails with `KEY_REJECTED`, and the connection fails with it,
 //!   because a queue pair cannot continue after such an error. The provider therefore does not set `CHECKS_KEYS`.
@@ -20,12 +20,12 @@
 //!
 //! # The binding
 //!
-//! The declarations are written by hand (`abi.rs`). libibverbs is loaded with `dlopen` when the first device is opened
-//! (`load.rs`). Building therefore needs neither libclang nor headers, and a machine without RDMA only pays for one look into
+//! The declarations are written by hand (`abi.rs`). libibverbs is loaded with `dlopen` when the first device is opened (`load.rs`).
+//! Building therefore needs neither libclang nor headers, and on a machine without RDMA the provider only reads
 //! `/sys/class/infiniband`. The crate rdma-sys is unsuitable for two reasons. It runs bindgen during the build, which needs
 //! libclang and the headers on every build machine. Its output links to libibverbs and librdmacm, so on a machine without these
-//! libraries the provider could not be loaded to report a missing device. A test compares every size, offset and number with
-//! the installed headers, and `tests/yardstick` compares them with rdma-sys.
+//! libraries the provider could not be loaded to report a missing device. A test compares every size, offset and number with the
+//! installed headers, and `tests/yardstick` compares them with rdma-sys.
 
 mod abi;
 #[cfg(test)]

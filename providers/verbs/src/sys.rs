@@ -42,7 +42,7 @@ pub(crate) struct Device {
 
 // SAFETY: libibverbs locks the data that its calls on a context share.
 unsafe impl Send for Device {}
-// SAFETY: as for the block above.
+// SAFETY: libibverbs locks the data that its calls on a context share.
 unsafe impl Sync for Device {}
 
 /// An asynchronous event of the device.
@@ -198,9 +198,9 @@ pub(crate) struct Pd {
     kept: AtomicBool,
 }
 
-// SAFETY: as for `Device`.
+// SAFETY: libibverbs locks the data that its calls on a context and its protection domains share.
 unsafe impl Send for Pd {}
-// SAFETY: as for `Device`.
+// SAFETY: libibverbs locks the data that its calls on a context and its protection domains share.
 unsafe impl Sync for Pd {}
 
 impl Pd {
@@ -279,7 +279,7 @@ pub(crate) struct Mr {
 
 // SAFETY: only the constant keys are read, and the registration is dropped once.
 unsafe impl Send for Mr {}
-// SAFETY: as for the block above.
+// SAFETY: only the constant keys are read, and the registration is dropped once.
 unsafe impl Sync for Mr {}
 
 impl Mr {

@@ -216,7 +216,7 @@ fn nonce() -> std::io::Result<[u8; 32]> {
     Ok(nonce)
 }
 
-/// Makes a secret of 128 random bits, for a user who has set no secret.
+/// Makes a secret of 128 random bits, for a run without a configured secret.
 pub(super) fn new_secret() -> Result<String, Error> {
     let bytes =
         nonce().map_err(|e| system_error("cannot make a secret", &e, "set TIELINE_SECRET"))?;

@@ -66,7 +66,7 @@ impl Region {
     /// # Errors
     /// The errors of [`Region::close`]: a pending operation holds the region, or one that has failed with a provider still at work.
     /// `Invalid` for memory that was never a buffer: memory of [`Context::alloc`](crate::Context::alloc), or memory that the
-    /// application owns. That region is unchanged and not closed.
+    /// application owns. With `Invalid`, the region is unchanged and not closed.
     pub fn into_buffer(self) -> Result<Box<[u8]>, NotClosed> {
         let mut region = self;
         // The backing is checked before the close: a domain frees its memory with the registrations, so the region could not be

@@ -184,7 +184,7 @@ impl<S> Mailbox for Tasks<S> {
 
 impl<S> Drop for Tasks<S> {
     fn drop(&mut self) {
-        // This happens in every case, because a thread that waits for a task would otherwise wait forever.
+        // The list is closed in every case, because a thread that waits for a task would otherwise wait forever.
         self.close();
         self.drop_tasks();
     }

@@ -114,11 +114,11 @@ impl WaitSet {
         self.workers().map(|worker| worker.progress()).sum()
     }
 
-    /// Prepares a sleep on [`WaitSet::fd`], like [`Worker::arm`]. Returns `true` if sleeping is safe for all workers, `false` if
-    /// one of them has work to do first.
+    /// Prepares a sleep on [`WaitSet::fd`], like [`Worker::arm`]. Returns `true` if the program may sleep, `false` if one of the
+    /// workers has work to do first.
     ///
     /// # Errors
-    /// The errors of [`Worker::arm`]: the first error of a worker.
+    /// The errors of [`Worker::arm`]: the first error of a worker. `Invalid` in a forked child.
     pub fn arm(&mut self) -> Result<bool, Error> {
         self.guard.check(NAME)?;
         self.let_go();
@@ -137,8 +137,8 @@ impl WaitSet {
     /// between naps. A set without workers sleeps until the timeout expires.
     ///
     /// # Errors
-    /// The errors of [`Worker::wait`]: the first error of a worker. The other workers still make progress. `Invalid` without a
-    /// timeout for a set that has no worker or whose workers have all ended: nothing would end the wait.
+    /// The errors of [`Worker::wait`], except `Unsupported`: the first error of a worker. `Invalid` without a timeout for a set
+    /// that has no worker or whose workers have all ended, and in a forked child.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Waited, Error> {
         self.guard.check(NAME)?;
         self.let_go();

@@ -30,7 +30,8 @@ pub(crate) fn scatter(op: &RmaOp<'_>, mut remote: *mut u8) {
 /// Copies from `remote` to the local pieces.
 pub(crate) fn gather(op: &RmaOp<'_>, mut remote: *mut u8) {
     for piece in op.iov {
-        // SAFETY: the reasons are those in `scatter`.
+        // SAFETY: the table has checked that `op.len` bytes from `remote` lie in a live region, which its owner keeps mapped. The
+        // pieces belong to the poster, and add up to `op.len`. The pieces may overlap.
         unsafe {
             ptr::copy(remote, piece.base, piece.len);
             remote = remote.add(piece.len);

@@ -122,7 +122,8 @@ pub(super) unsafe extern "C" fn deregister<D: Domain>(
         if this.inner.revoke(unsafe { &*region.cast::<D::Region>() }) == Revoked::Busy {
             return Err(still_inside());
         }
-        // SAFETY: as above, and the core ends the region once: it has received no final answer yet.
+        // SAFETY: the handle came from alloc or register of this domain, and the core ends the region once: it has received no
+        // final answer yet.
         let region = unsafe { Box::from_raw(region.cast::<Registered<D::Region>>()) };
         this.inner.deregister(region.region)?;
         Ok(0)

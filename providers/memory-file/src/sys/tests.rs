@@ -168,7 +168,7 @@ fn copies_stay_inside_and_what_reaches_out_does_nothing() {
         }
         for outside in [end - len as u64 + 1, end, u64::MAX - len as u64 + 1, u64::MAX] {
             let mut back = vec![0xee; len];
-            // SAFETY: as for the block above.
+            // SAFETY: both vectors have `len` bytes.
             unsafe {
                 assert!(!map.copy_in(outside, from.as_ptr(), len), "{len} at {outside}");
                 assert!(!map.copy_out(outside, back.as_mut_ptr(), len), "{len} at {outside}");

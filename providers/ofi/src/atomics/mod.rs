@@ -12,8 +12,8 @@ use crate::offers::core_name;
 use core::ffi::c_int;
 use tieline_plugin_api::atomic_op;
 
-/// The providers with one executor for all interfaces: the device (cxi), or one thread of the domain (sockets: read in
-/// sock_progress.c). With other providers each endpoint's owner executes atomics while polling (`ofi_rxm`: read in rxm_cq.c; EFA,
+/// The providers with one executor for all interfaces: the device (cxi), or one thread of the domain (sockets; source:
+/// sock_progress.c). With other providers each endpoint's owner executes atomics while polling (`ofi_rxm`; source: rxm_cq.c; EFA,
 /// opx), possibly two threads of a process concurrently. A build need not use the processor's atomics for that (util_atomic.c,
 /// HAVE_BUILTIN_MM_ATOMICS), and no query tells whether it does.
 const ONE_EXECUTOR: &[&str] = &["cxi", "sockets"];

@@ -64,7 +64,7 @@ impl Ep {
             data: 0,
         };
         let message = &raw const message;
-        // Fetching atomics also have this flag: without it, cxi completes them before the word is in memory (read in
+        // Fetching atomics also have this flag: without it, cxi completes them before the word is in memory (source:
         // cxip_atomic.c).
         let flags = FI_COMPLETION | FI_DELIVERY_COMPLETE;
         // SAFETY: the endpoint is enabled and has the table. The records live for the call; the slot and the context live until the

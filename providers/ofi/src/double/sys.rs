@@ -114,7 +114,7 @@ unsafe extern "C" fn domain(
     };
     // SAFETY: the target has room for one pointer.
     unsafe { *out = new(domain, 0) };
-    // SAFETY: as for the block above.
+    // SAFETY: the target has room for one pointer.
     world(|world| stands(world, unsafe { *out }, fabric));
     0
 }
@@ -164,7 +164,7 @@ unsafe extern "C" fn insert(
     1
 }
 
-/// Refuses to remove an entry. EFA's two sides number their packets, and removing an entry aborts the other side's process (read in
+/// Refuses to remove an entry. EFA's two sides number their packets, and removing an entry aborts the other side's process (source:
 /// efa_rdm_msg.c, efa_base_ep.c).
 unsafe extern "C" fn remove(_: *mut fid_av, _: *mut u64, _: usize, _: u64) -> c_int {
     world(|world| world.complaints.push("a peer was taken out of the table".into()));
@@ -338,7 +338,7 @@ unsafe extern "C" fn close_end(fid: *mut fid) -> c_int {
         for end in &mut world.ends {
             end.ways.retain(|way| way.from != at);
         }
-        // Operations to this endpoint fail (tcp;ofi_rxm: run).
+        // Operations to this endpoint fail (tcp;ofi_rxm, observed).
         for (from, context) in closed.ways.iter().filter_map(|way| Some((way.from, way.context?))) {
             let error = libc::ENOTCONN;
             world.complete(from, Entry { context, flags: 0, at: 0, len: 0, error });
@@ -455,7 +455,7 @@ fn deliver(world: &mut World, at: usize) {
     while let (Some(message), Some(buffer)) = (end.early.front(), end.buffers.front_mut()) {
         let (context, left) = (buffer.context, buffer.len - buffer.used);
         if message.len() > left {
-            // The message consumes the rest of the buffer without a report (rxm, sockets: read in rxm_cq.c, sock_progress.c).
+            // The message consumes the rest of the buffer without a report (rxm, sockets; source: rxm_cq.c, sock_progress.c).
             let error = FI_ETRUNC;
             came.push(Entry { context, flags: 0, at: 0, len: 0, error });
             let _ = (end.early.pop_front(), end.buffers.pop_front());
@@ -531,7 +531,7 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, message: *const fi_msg, _: u64) ->
         if let Some(error) = world.manners.refuse_send.take() {
             return -(error as isize);
         }
-        // No receiver: EAGAIN for ever, and no event (tcp;ofi_rxm: run).
+        // No receiver: EAGAIN for ever, and no event (tcp;ofi_rxm, observed).
         if world.refuses(to) || !world.ends.get(to).is_some_and(|end| end.open) {
             return -(FI_EAGAIN as isize);
         }

@@ -1,7 +1,7 @@
 //! The state of the simulation: endpoints in one process, their memory, and the faults that tests request.
 //!
-//! `sources.rs` names a source for each behaviour. `run` means that a program over libfabric 1.17 as Debian ships it has shown the
-//! behaviour.
+//! `sources.rs` names a source for each behaviour. "Observed" means that a program over libfabric 1.17 as Debian ships it, or over
+//! the named version, has shown the behaviour.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -10,14 +10,14 @@ use std::ffi::CStr;
 /// The atomics that the library claims, and those that it executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Atomics {
-    /// No atomics exist, and a request for them finds no provider (tcp of 2.x: run).
+    /// No atomics exist, and a request for them finds no provider (tcp of 2.x, observed).
     None,
     /// All atomics exist and are executed.
     Kept,
-    /// Atomics exist, but with them messages are shorter, because another provider is used (tcp of 2.x, which is tcp;ofi_rxm then:
-    /// run).
+    /// Atomics exist, but with them messages are shorter, because another provider is used (tcp of 2.x, which is tcp;ofi_rxm then,
+    /// observed).
     Dear,
-    /// Fetching atomics are claimed and refused (net of 1.17: run).
+    /// Fetching atomics are claimed and refused (net of 1.17, observed).
     FetchesRefused,
     /// Atomics of 32 bits write 64 bits.
     TooWide,
@@ -52,34 +52,35 @@ pub(crate) struct Manners {
     pub(crate) mr_mode: i32,
     /// Whether completion at the target can be requested (fi_endpoint(3), FI_DELIVERY_COMPLETE).
     pub(crate) delivery: bool,
-    /// The number of posts that are refused with EAGAIN first, while a connection forms or a queue is full (rxm: run).
+    /// The number of posts that are refused with EAGAIN first, while a connection forms or a queue is full (rxm, observed).
     pub(crate) eagain: usize,
     /// Whether queues have a descriptor to wait on, which never becomes readable.
     pub(crate) waits: bool,
-    /// Whether a put or get is executed when its target polls (FI_PROGRESS_MANUAL; tcp;ofi_rxm: run).
+    /// Whether a put or get is executed when its target polls (FI_PROGRESS_MANUAL; tcp;ofi_rxm, observed).
     pub(crate) manual: bool,
     /// Whether completions are late: they wait until `let_go`.
     pub(crate) late: bool,
-    /// Whether a put completes when it is posted, whatever was requested (net of 1.17: run).
+    /// Whether a put completes when it is posted, whatever was requested (net of 1.17, observed).
     pub(crate) lies: bool,
-    /// The error with which the next put or get fails after it was posted (tcp;ofi_rxm: 125 and 107 when the peer is killed: run).
+    /// The error with which the next put or get fails after it was posted (tcp;ofi_rxm: 125 and 107 when the peer is killed,
+    /// observed).
     pub(crate) fail_transfer: Option<i32>,
     /// The error with which the next put or get is refused when it is posted.
     pub(crate) refuse_transfer: Option<i32>,
     /// The error with which the next message fails.
     pub(crate) fail_send: Option<i32>,
-    /// The error with which the next message is refused (sockets returns ENOENT if there is no receiver: run).
+    /// The error with which the next message is refused (sockets returns ENOENT if there is no receiver, observed).
     pub(crate) refuse_send: Option<i32>,
-    /// Whether the next message is lost but completes successfully: it was on a connection that the library replaced (rxm: read in
+    /// Whether the next message is lost but completes successfully: it was on a connection that the library replaced (rxm; source:
     /// prov/rxm, which connects anew).
     pub(crate) lose_send: bool,
     /// Whether the next message arrives after its successor, whatever order was granted.
     pub(crate) swap_sends: bool,
     /// Whether late completions arrive in reverse order (fi_cq(3)).
     pub(crate) backwards: bool,
-    /// The error of an event that belongs to no operation (EFA: read in efa_base_ep.c).
+    /// The error of an event that belongs to no operation (EFA; source: efa_base_ep.c).
     pub(crate) trouble: Option<i32>,
-    /// Whether endpoints refuse to close and continue to work (cxi, sockets: read in cxip_ep.c, sock_ep.c).
+    /// Whether endpoints refuse to close and continue to work (cxi, sockets; source: cxip_ep.c, sock_ep.c).
     pub(crate) stays_open: bool,
     /// Whether there is a queue for events of no operation; a test complains about an endpoint without one.
     pub(crate) has_notices: bool,
@@ -88,13 +89,13 @@ pub(crate) struct Manners {
     /// The provider's name, and the format of its addresses.
     pub(crate) provider: &'static CStr,
     pub(crate) format: u32,
-    /// The mode bits that the library demands (fi_getinfo(3)), and its only kind of table, if there is only one (opx: read in
+    /// The mode bits that the library demands (fi_getinfo(3)), and its only kind of table, if there is only one (opx; source:
     /// fi_opx_av.c).
     pub(crate) mode: u64,
     pub(crate) av_type: i32,
-    /// Whether the release of a buffer has its own completion, with the rest of the buffer (opx: read in fi_opx_endpoint.h).
+    /// Whether the release of a buffer has its own completion, with the rest of the buffer (opx; source: fi_opx_endpoint.h).
     pub(crate) separate_release: bool,
-    /// The endpoint for which the library accepts nothing (verbs;ofi_rxm, whose receiver has no room: run).
+    /// The endpoint for which the library accepts nothing (verbs;ofi_rxm, whose receiver has no room, observed).
     pub(crate) deaf: Option<usize>,
     /// Whether puts and gets stay under way while messages pass: they are not ordered with each other (cxi, efa: no FI_ORDER_SAW).
     pub(crate) hold_ways: bool,

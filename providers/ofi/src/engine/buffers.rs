@@ -14,7 +14,7 @@ const LOST: usize = 64;
 /// The number of consecutive failed receives before the interface fails.
 const FAILURES: usize = 4096;
 
-/// Slots of one size. A slot is identified by its number. Whoever takes a slot either posts it or holds it.
+/// Slots of one size. A slot is identified by its number. A slot that is taken is then either posted or held.
 pub(super) struct Slots {
     arena: Arc<Arena<LocalMemory>>,
     chunks: Vec<Piece<LocalMemory>>,

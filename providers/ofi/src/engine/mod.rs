@@ -308,7 +308,7 @@ impl Engine {
         let is_receive = entry.flags & (FI_RECV | FI_MULTI_RECV) != 0;
         match self.ops.of(entry.op_context) {
             Some((index, &Work::Receive(buffer))) if is_receive => {
-                // A completion that only releases a buffer also has a length and a position (fi_cq(3); opx: read in
+                // A completion that only releases a buffer also has a length and a position (fi_cq(3); opx; source:
                 // fi_opx_endpoint.h).
                 if entry.flags & FI_RECV != 0 && entry.len > 0 {
                     self.arrived(buffer, entry.buf.cast(), entry.len);
@@ -338,9 +338,9 @@ impl Engine {
     fn went_wrong(&mut self, entry: &fi_cq_err_entry) {
         let words = self.ep.cq.words(entry);
         let Some((index, work)) = self.ops.of(entry.op_context) else {
-            // `ofi_rxm` reports failures of its whole endpoint in this form (read in rxm_cq_write_error_all). Other providers
+            // `ofi_rxm` reports failures of its whole endpoint in this form (source: rxm_cq_write_error_all). Other providers
             // report failures of single operations in this form, such as a message that had no buffer yet (sockets, when its sender
-            // is killed: run).
+            // is killed, observed).
             if self.address.provider.contains("ofi_rxm") {
                 self.break_down(&format!("libfabric has failed: {words}"));
             }

@@ -1,8 +1,8 @@
 //! The interfaces of peers, by their names in the fabric: the library's number for each, and the packets that wait for it.
 //!
-//! An entry stays in the library's table while the endpoint lives. Both sides of a pair number their packets, and
-//! removing an entry would reset the numbers of one side only. EFA then aborts the other process (read in efa_rdm_msg.c,
-//! efa_base_ep.c). `ofi_rxm` closes a connection that may hold unread messages.
+//! An entry stays in the library's table while the endpoint lives. Both sides of a pair number their packets, and removing an entry
+//! would reset the numbers of one side only. EFA then aborts the other process (source: efa_rdm_msg.c, efa_base_ep.c). `ofi_rxm`
+//! closes a connection that may hold unread messages.
 
 use crate::sys::Av;
 use std::collections::{HashMap, VecDeque};

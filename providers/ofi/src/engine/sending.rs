@@ -215,8 +215,8 @@ impl Engine {
         let patience = self.settings.connect_timeout;
         let watched = self.vigil.is_some();
         let Some(peer) = self.peers.get(index) else { return };
-        // If a connection exists, its receiver has no free buffer (verbs;ofi_rxm: run). The watch detects whether the receiver is
-        // alive.
+        // If a connection exists, its receiver has no free buffer (verbs;ofi_rxm, observed). The watch detects whether the receiver
+        // is alive.
         if !peer.is_idle() || peer.formed && watched {
             peer.refused = None;
             return;

@@ -56,7 +56,7 @@ fn ends_connection(errno: c_int) -> bool {
 
 impl Engine {
     /// Checks whether an error of this provider ends the connection. `sockets` reports the death of a peer with EIO. Others report
-    /// EIO for any error that has no better code (cxi, EFA: read in their tables); with these EIO fails one operation only.
+    /// EIO for any error that has no better code (cxi, EFA; source: their tables); with these EIO fails one operation only.
     fn ends_connection(&self, errno: c_int) -> bool {
         ends_connection(errno) || errno == libc::EIO && self.address.provider == "sockets"
     }

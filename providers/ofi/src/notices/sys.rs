@@ -1,5 +1,5 @@
 //! The queue for events that belong to no operation. The queue is optional if a provider has none. EFA aborts the process if an
-//! event finds no queue (read in efa_base_ep.c).
+//! event finds no queue (source: efa_base_ep.c).
 
 #![allow(unsafe_code)]
 
@@ -16,7 +16,7 @@ pub(crate) struct Notices {
 
 // SAFETY: the library's object was opened for use by any thread (FI_THREAD_SAFE), and is closed once.
 unsafe impl Send for Notices {}
-// SAFETY: as for the block above.
+// SAFETY: the library's object was opened for use by any thread (FI_THREAD_SAFE), and is closed once.
 unsafe impl Sync for Notices {}
 
 impl Drop for Notices {

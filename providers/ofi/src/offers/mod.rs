@@ -237,7 +237,7 @@ fn listed(
 }
 
 /// Ranks the addresses of a device: IPv4 first, InfiniBand's own last. `verbs` also lists InfiniBand addresses for RoCE, over which
-/// the kernel forms no such connection (read in verbs_info.c, vrb_get_sib; cma.c, rdma_cap_af_ib).
+/// the kernel forms no such connection (source: verbs_info.c, vrb_get_sib; cma.c, rdma_cap_af_ib).
 fn rank(format: u32) -> u8 {
     match format {
         FI_SOCKADDR_IN6 => 1,
@@ -248,7 +248,7 @@ fn rank(format: u32) -> u8 {
 
 impl Offer {
     /// Checks whether each interface must open the device anew. `tcp` of 1.18 to 2.6 reads freed memory when an endpoint was closed
-    /// during a connection setup and another endpoint makes progress (libfabric's pull request 12709; run: a crash over 2.5).
+    /// during a connection setup and another endpoint makes progress (libfabric's pull request 12709; observed: a crash over 2.5).
     pub(crate) fn is_apart(&self) -> bool {
         core_name(&self.provider) == "tcp" && self.info.library().version > API
     }

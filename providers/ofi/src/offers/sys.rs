@@ -17,7 +17,7 @@ pub(crate) struct Infos {
 
 // SAFETY: nothing writes the records any more, and they are freed once. The library's functions on them accept any thread.
 unsafe impl Send for Infos {}
-// SAFETY: as for the block above.
+// SAFETY: nothing writes the records any more, and the library's functions on them accept any thread.
 unsafe impl Sync for Infos {}
 
 /// The requested features.
@@ -136,7 +136,7 @@ pub(crate) struct Info {
 
 // SAFETY: the record belongs to a list that lives at least as long; see `Infos`.
 unsafe impl Send for Info {}
-// SAFETY: as for the block above.
+// SAFETY: the record belongs to a list that lives at least as long; see `Infos`.
 unsafe impl Sync for Info {}
 
 macro_rules! part {

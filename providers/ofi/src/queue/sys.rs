@@ -18,7 +18,7 @@ pub(crate) struct Cq {
 
 // SAFETY: the library's object was opened for use by any thread (FI_THREAD_SAFE), and is closed once.
 unsafe impl Send for Cq {}
-// SAFETY: as for the block above.
+// SAFETY: the library's object was opened for use by any thread (FI_THREAD_SAFE), and is closed once.
 unsafe impl Sync for Cq {}
 
 impl Drop for Cq {

@@ -130,7 +130,7 @@ impl Drop for Mr {
 
 // SAFETY: the library's object was opened for use by any thread (FI_THREAD_SAFE), and is closed once.
 unsafe impl Send for Mr {}
-// SAFETY: as for the block above.
+// SAFETY: the library's object was opened for use by any thread (FI_THREAD_SAFE), and is closed once.
 unsafe impl Sync for Mr {}
 
 /// A peer's key, mapped for this domain. It is dropped after the last operation that uses it.

@@ -1,6 +1,6 @@
 //! Detects whether the processes of peers are alive.
 //!
-//! libfabric does not report the death of an idle peer, and operations posted to a dead peer mostly return EAGAIN for ever. Kernels
+//! libfabric does not report the death of an idle peer, and operations posted to a dead peer may return EAGAIN without end. Kernels
 //! can detect the death. An interface keeps one idle, authenticated TCP connection with every interface that its channels lead to
 //! or come from. While a process computes or is stopped, its kernel keeps the connection alive. If a process dies, its kernel
 //! closes the connection. If a host answers no probe within `TIELINE_FAILURE_TIMEOUT`, it is considered dead. The interface that

@@ -13,7 +13,7 @@ pub fn wait_for(child: u32) -> Change {
     // SAFETY: the plain record is filled by waitid.
     let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };
     let what = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
-    // SAFETY: as for the block above.
+    // SAFETY: waitid fills the record, which lives through the call.
     let done = unsafe { libc::waitid(libc::P_PID, child, &mut about, what) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     if about.si_code == libc::CLD_STOPPED { Change::Stopped } else { Change::Ended }

@@ -16,7 +16,7 @@ pub(crate) fn write_piece(map: &Mapping, offset: u64, piece: Iov) -> bool {
 /// Copies from a mapping into an iov piece. Returns `false` if the piece does not fit.
 #[inline]
 pub(crate) fn fill_piece(map: &Mapping, offset: u64, piece: Iov) -> bool {
-    // SAFETY: as in `write_piece`.
+    // SAFETY: by the ABI the core guarantees the pieces of an operation until it has completed.
     unsafe { map.copy_out(offset, piece.base, piece.len) }
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn read_piece(piece: Iov, to: &mut [u8]) -> bool {
     let Some(to) = to.get_mut(..piece.len).filter(|to| !to.is_empty()) else {
         return piece.len == 0;
     };
-    // SAFETY: as in `write_piece`; `to` has the same length, and only this function accesses it.
+    // SAFETY: by the ABI the core guarantees the piece; `to` has the same length, and only this function accesses it.
     unsafe { std::ptr::copy_nonoverlapping(piece.base, to.as_mut_ptr(), to.len()) };
     true
 }

@@ -63,8 +63,8 @@ impl Words {
             return false;
         }
         // SAFETY: `offset + 8` is at most the length that `of` checked against the mapping, which is writable and which `_map`
-        // keeps alive. By the ABI the core guarantees the piece. It is one store, so that a process that polls this word never sees
-        // half of it.
+        // keeps alive. By the ABI the core guarantees the piece. The word is written with one store, so that a process that polls
+        // it never sees half of it.
         unsafe {
             let word = piece.base.cast::<u64>().read_unaligned();
             self.at.as_ptr().add(offset as usize).cast::<u64>().write_unaligned(word);
@@ -78,7 +78,8 @@ impl Words {
         if piece.len != 8 || offset >= self.readable {
             return false;
         }
-        // SAFETY: as in `put`; reading does not need a writable mapping.
+        // SAFETY: `offset + 8` is at most the length of the mapping, which `_map` keeps alive. By the ABI the core guarantees the
+        // piece. One load reads the word, so that it is never a mix of two values.
         unsafe {
             let word = self.at.as_ptr().add(offset as usize).cast::<u64>().read_unaligned();
             piece.base.cast::<u64>().write_unaligned(word);

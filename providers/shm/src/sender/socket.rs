@@ -238,7 +238,7 @@ impl SendChannel {
         if let Stage::Over(status) = self.stage.get() { Err(status) } else { self.status() }
     }
 
-    /// Handles a socket that accepts nothing. Usually it was disconnected, which reading it reports.
+    /// Handles a socket that accepts nothing. If it was disconnected, reading it reports that.
     #[cold]
     pub(super) fn sending_failed(&self) -> Status {
         self.read_socket();

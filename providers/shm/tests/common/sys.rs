@@ -68,7 +68,7 @@ pub struct Domain<'p> {
 
 // SAFETY: any thread may call domain functions; the provider's table is constant.
 unsafe impl Send for Domain<'_> {}
-// SAFETY: as for the block above.
+// SAFETY: any thread may call domain functions; the provider's table is constant.
 unsafe impl Sync for Domain<'_> {}
 
 impl Domain<'_> {

@@ -119,7 +119,7 @@ fn a_gigabyte_crosses_three_streams_unharmed() {
     rma(&mut sides, true, &key, &mut source, 0, 9);
     let mut echoes = 0;
     while sides[0].completions.is_empty() {
-        // The gathering does not delay messages.
+        // The long put does not delay messages.
         if echoes < 20 {
             send(&mut sides, echoes, b"between");
             assert_eq!(receive(&mut sides).1, echoes);

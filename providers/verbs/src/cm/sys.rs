@@ -239,7 +239,7 @@ impl Id {
 
     pub(super) fn accept(&self, qpn: u32, private: &[u8]) -> Result<(), Failure> {
         let mut param = param(qpn, private);
-        // SAFETY: as in `connect`.
+        // SAFETY: the id is live, and the record is filled; its private data is borrowed for the call.
         let code = unsafe { (self.api().rdma_accept)(self.raw.as_ptr(), &raw mut param) };
         check(code, || "accepting".into())
     }

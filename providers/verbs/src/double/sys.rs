@@ -31,7 +31,8 @@ pub(super) fn bytes_at<'a>(address: u64, len: u32) -> &'a [u8] {
 /// Writes into a registration.
 pub(crate) fn write_at(address: u64, bytes: &[u8]) {
     let to = ptr::with_exposed_provenance_mut::<u8>(address as usize);
-    // SAFETY: as in `bytes_at`, and the registration grants the write right.
+    // SAFETY: the caller has found the range in a live registration with the write right, whose memory the registering side keeps
+    // mapped; no other code runs meanwhile.
     unsafe { ptr::copy(bytes.as_ptr(), to, bytes.len()) };
 }
 
@@ -142,7 +143,7 @@ unsafe extern "C" fn query_device(_: *mut ibv_context, out: *mut ibv_device_attr
 unsafe extern "C" fn query_port(_: *mut ibv_context, _: u8, out: *mut ibv_port_attr) -> c_int {
     let nature = world(|world| world.nature);
     let infiniband = nature.link_layer == IBV_LINK_LAYER_INFINIBAND;
-    // SAFETY: as in `query_device`.
+    // SAFETY: the caller guarantees the record, and its fields are plain numbers.
     unsafe {
         *out = ibv_port_attr {
             state: 4,
@@ -236,7 +237,7 @@ unsafe extern "C" fn reg_dmabuf_mr(
     if descriptor < 0 || offset % 8 != 0 {
         return refused(libc::EBADF);
     }
-    // SAFETY: as in `reg_mr`.
+    // SAFETY: the caller's contract is that of `reg_mr`.
     let mr = unsafe { reg_mr(pd, ptr::with_exposed_provenance_mut(iova as usize), length, access) };
     // SAFETY: the pointer is null, or was just made.
     let key = unsafe { mr.as_ref() }.map(|mr| mr.lkey);
@@ -251,7 +252,7 @@ unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: the pointer came from `reg_mr`.
     let key = unsafe { (*mr).lkey };
     let _ = world(|world| world.memory.remove(&key));
-    // SAFETY: as for the block above.
+    // SAFETY: the pointer came from `reg_mr`.
     unsafe { unmade(mr) }
 }
 
@@ -484,7 +485,7 @@ unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             async_events.retain(|(_, element)| *element != qp.addr());
         }
     });
-    // SAFETY: as for the block above.
+    // SAFETY: the pointer came from `create_qp`.
     unsafe { unmade(qp) }
 }
 

@@ -273,7 +273,8 @@ impl Qp {
 
     /// Posts receives to a queue pair that has a receive queue of its own.
     pub(crate) fn post_receives(&self, list: &[Receive]) -> Result<(), NotReceived> {
-        // SAFETY: as in `Srq::post`.
+        // SAFETY: the queue pair is live; the chain lives on the stack for the call; the memory is registered and belongs to a
+        // receive pool that outlives the queue pair.
         chain(list, |first, bad| unsafe {
             let post = (*self.raw.as_ref().context).ops.post_recv;
             post(self.raw.as_ptr(), first, bad)

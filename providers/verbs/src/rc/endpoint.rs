@@ -65,7 +65,7 @@ impl RcEndpoint {
 
     #[inline]
     pub(crate) fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
-        // It is borrowed if a signal handler that calls `exit` interrupts another call.
+        // The state is already borrowed if a signal handler that calls `exit` has interrupted another call.
         let state = &mut *self.state.try_borrow_mut().map_err(|_| Status::Again)?;
         let connection = connection!(state, self.slot);
         connection.may_send()?;

@@ -26,7 +26,7 @@ impl UdEndpoint {
     }
 
     pub(crate) fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
-        // It is borrowed if a signal handler that calls `exit` interrupts another call.
+        // The state is already borrowed if a signal handler that calls `exit` has interrupted another call.
         let mut state = self.state.try_borrow_mut().map_err(|_| Status::Again)?;
         state.send(self.number, id, header, payload)
     }

@@ -139,7 +139,7 @@ impl Inbound {
 /// senders.
 #[derive(Debug)]
 struct Activity {
-    /// The current span.
+    /// The number of the current span.
     span: u64,
     /// The numbers of samples and of arrived messages in the current span.
     samples: u32,

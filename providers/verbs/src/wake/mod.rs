@@ -38,7 +38,7 @@ pub(crate) struct Watch {
     domain: String,
 }
 
-/// The interval between checks of the entry.
+/// The interval between checks of the kernel's entry for the device.
 const ENTRY_EVERY: Duration = Duration::from_millis(500);
 
 /// Pending asynchronous events of one interface.

@@ -149,7 +149,7 @@ fn load(at: usize, width: u32) -> u64 {
 }
 
 fn store(at: usize, width: u32, value: u64) {
-    // SAFETY: as for `load`.
+    // SAFETY: the memory is posted or registered; its posting or registration was looked up.
     unsafe {
         match width {
             4 => ptr::with_exposed_provenance_mut::<u32>(at).write(value as u32),

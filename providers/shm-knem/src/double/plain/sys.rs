@@ -118,7 +118,8 @@ impl Child {
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "fork: {}", Error::last_os_error());
         if pid == 0 {
-            // SAFETY: as above; the kernel ends the child with the thread that made it, if not before.
+            // SAFETY: the child calls nothing that could need a lock of another thread. The kernel ends the child with the thread
+            // that made it, if not before.
             unsafe {
                 let _ = libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 loop {

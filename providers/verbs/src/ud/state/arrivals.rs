@@ -39,7 +39,7 @@ impl State {
         !(0..batches).all(|_| self.fetch(events.as_deref_mut()))
     }
 
-    /// Handles an arrived datagram. Returns whether its buffer stays in use.
+    /// Handles an arrived datagram. Returns whether the datagram's buffer stays in use.
     pub(super) fn received(
         &mut self,
         buffer: u32,
@@ -67,7 +67,7 @@ impl State {
         false
     }
 
-    /// Handles an arrival on an inbound channel. Returns whether its buffer stays in use.
+    /// Handles an arrival on an inbound channel. Returns whether the datagram's buffer stays in use.
     fn arrived(
         &mut self,
         buffer: u32,
@@ -109,7 +109,7 @@ impl State {
         }
     }
 
-    /// Delivers the next packet in order. Returns whether the application now holds its buffer.
+    /// Delivers the next packet in order. Returns whether the application now holds the packet's buffer.
     fn deliver(
         &mut self,
         number: u32,
