@@ -214,7 +214,7 @@ fn local_process_count_is_known_before_and_after_joining() {
 
 /// The held descriptor is like that of a forked child that outlives its parent's job.
 #[test]
-fn bootstrap_address_is_free_although_a_child_holds_the_listener_of_an_ended_job() {
+fn bootstrap_address_is_free_while_a_child_holds_an_ended_jobs_listener() {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixListener};
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

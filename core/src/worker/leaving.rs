@@ -91,3 +91,40 @@ impl Leaves for WorkerState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Context;
+    use crate::exit::Leaves;
+
+    /// A signal handler that calls `exit` may interrupt a change of any of these.
+    #[test]
+    fn exit_within_another_call_of_the_worker_panics_nowhere() {
+        let context = Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
+        let worker = context.worker().unwrap();
+        let endpoint = worker.connect(&worker.address().unwrap()).unwrap();
+        let state = &worker.inner;
+        assert_eq!(state.unsent(), Some(0));
+        let within = |call: &dyn Fn()| {
+            call();
+            assert_eq!(state.unsent(), Some(0), "nothing is lost");
+        };
+        let interrupted = || {
+            state.leave_at_exit();
+            assert_eq!(state.unsent(), None);
+        };
+        within(&|| {
+            let _call = state.shared.ops.borrow_mut();
+            interrupted();
+        });
+        within(&|| {
+            let _call = state.endpoints.borrow_mut();
+            interrupted();
+        });
+        within(&|| {
+            let _call = state.owed.debts.borrow_mut();
+            interrupted();
+        });
+        drop(endpoint);
+    }
+}

@@ -11,7 +11,7 @@ use tieline_testing::holds_in_child;
 
 /// The constructor of `slow` opens one pipe and then waits for the other end of a second pipe.
 #[test]
-fn a_child_forked_during_a_load_refuses_provider_files_and_works_with_the_rest() {
+fn child_forked_during_a_load_refuses_provider_files_and_uses_the_rest() {
     let directory = Directory::new();
     let [reached, proceed] = ["reached", "proceed"].map(|name| directory.path().join(name));
     for pipe in [&reached, &proceed] {

@@ -155,6 +155,17 @@ fn failed_circuit_ends_its_endpoint_and_reports_its_worker() {
     }
 }
 
+/// A host may be down, unreachable or busy, and the status does not show which.
+#[test]
+fn remedy_for_an_ended_connection_names_no_cause() {
+    use crate::worker::arrivals::remedy_for_status;
+    for status in [Status::TimedOut, Status::Unreachable, Status::Io, Status::BadData] {
+        let remedy = remedy_for_status(status);
+        let guesses = ["host", "network", "firewall", "down", "crash"];
+        assert!(!guesses.iter().any(|guess| remedy.contains(guess)), "{status}: {remedy}");
+    }
+}
+
 /// The failure of the first circuit does not mean that the peer has failed.
 #[test]
 fn a_peer_is_not_gone_while_another_circuit_to_it_stands() {

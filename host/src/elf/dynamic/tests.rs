@@ -120,3 +120,20 @@ fn the_older_hash_table_says_how_many_symbols_there_are() {
     };
     assert_eq!((of(3), of(4)), (true, false));
 }
+
+/// The highest number of a chain: so many entries of number 2, and one of number `last`, whatever the file's `count` is.
+fn last_needed(twos: u64, last: u16, count: u16) -> Option<u16> {
+    let entry = |number, next| [words(&[7]), halves(&[0, number]), words(&[0, next])].concat();
+    let head = [halves(&[1, count]), words(&[0, 16, 0])].concat();
+    let bytes = [head, entry(2, 16).repeat(twos as usize), entry(last, 0)].concat();
+    let loads = [load(0, bytes.len() as u64)];
+    Memory { bytes: &bytes[..], loads: &loads }.last_needed(0)
+}
+
+#[test]
+fn a_chain_of_versions_is_followed_to_its_end_within_a_bound() {
+    assert_eq!(last_needed(2, 9, 3), Some(9));
+    assert_eq!(last_needed(2, 9, 1), Some(9), "the loader does not use the count either");
+    assert_eq!(last_needed(MOST - 1, 9, 1), Some(9));
+    assert_eq!(last_needed(MOST, 9, 1), None);
+}

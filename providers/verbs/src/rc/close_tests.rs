@@ -119,3 +119,16 @@ fn device_objects_are_released_with_their_interfaces() {
         assert_eq!(sys::objects(), 0, "{module}");
     }
 }
+
+/// A signal handler that calls `exit` may interrupt a call that changes the state.
+#[test]
+fn message_posted_within_another_call_finds_no_room() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    let crate::VerbsInterface::Rc(rc) = &a.interface else { panic!("reliable") };
+    let call = rc.state.borrow_mut();
+    assert_eq!(at_a.am_short(1, 7, b"inside"), Err(Status::Again));
+    drop(call);
+    assert_eq!(at_a.am_short(1, 8, b"after"), Ok(Posting::Done));
+    assert_eq!(arrived(&mut b), [8]);
+}

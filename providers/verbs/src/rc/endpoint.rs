@@ -401,8 +401,11 @@ impl RcEndpoint {
 
     #[cold]
     fn tell(&self) {
-        // An event reports the failure of the connection.
-        let _ = self.state.borrow_mut().tell(self.slot);
+        // An event reports the failure of the connection. The state is borrowed if a signal handler interrupts another call, which
+        // then posts the held sends.
+        if let Ok(mut state) = self.state.try_borrow_mut() {
+            let _ = state.tell(self.slot);
+        }
     }
 
     /// Posts with the state's reusable list of pieces, then returns the list to the state.

@@ -56,3 +56,22 @@ impl UdEndpoint {
         self.state.borrow().healthy(self.number)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::double::side_of;
+    use crate::{UD, VerbsEndpoint};
+    use tieline_plugin_api::{Endpoint, Interface, Status};
+
+    /// A signal handler that calls `exit` may interrupt a call that changes the state.
+    #[test]
+    fn message_posted_within_another_call_finds_no_room() {
+        let (a, b) = (side_of(UD, &[]), side_of(UD, &[]));
+        let endpoint = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
+        let VerbsEndpoint::Ud(ud) = &endpoint else { panic!("a datagram module") };
+        let call = ud.state.borrow_mut();
+        assert_eq!(endpoint.am_short(1, 7, b"inside"), Err(Status::Again));
+        drop(call);
+        assert!(endpoint.am_short(1, 8, b"after").is_ok());
+    }
+}
