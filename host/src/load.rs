@@ -348,6 +348,7 @@ impl LoadedProvider {
     }
 
     /// Checks whether the provider was taken out of use.
+    #[inline]
     pub fn poisoned(&self) -> bool {
         self.poisoned.load(Ordering::Acquire)
     }
@@ -402,6 +403,7 @@ impl LoadedProvider {
     }
 
     /// Checks the result of a call whose other errors are ignored: `PROVIDER_FAILED` still takes the provider out of use.
+    #[inline]
     pub fn heard(&self, code: i32) {
         if code == Status::ProviderFailed as i32 {
             self.poison(&self.last_error());

@@ -50,6 +50,7 @@ impl Polled {
     pub const NONE: &'static Polled = &Polled(Event::empty());
 
     /// Makes an event without a payload, for the core itself.
+    #[inline]
     pub fn without_payload(event: Event) -> Polled {
         Polled(Event { data: std::ptr::null(), len: 0, ..event })
     }
@@ -59,6 +60,7 @@ impl Polled {
     /// # Safety
     /// The conditions are those of the poll that returned the event: its payload is read only before the next poll and while the
     /// interface is open.
+    #[inline]
     pub unsafe fn again(&self) -> Polled {
         Polled(self.0)
     }

@@ -396,6 +396,7 @@ impl OpenInterface {
     ///
     /// # Safety
     /// The token belongs to a lent payload of this interface, is released once, and the payload is not read afterwards.
+    #[inline]
     pub unsafe fn release(&self, token: u64) {
         // SAFETY: the interface is open and this is its thread; the caller guarantees the rest.
         unsafe { (self.table.release)(self.handle, token) }

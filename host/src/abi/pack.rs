@@ -14,6 +14,7 @@ pub struct PackBuffer<'a> {
 
 impl<'a> PackBuffer<'a> {
     /// Makes a buffer of that memory, with nothing written.
+    #[inline]
     pub fn new(room: &'a mut [u8]) -> PackBuffer<'a> {
         PackBuffer { room, len: 0 }
     }
@@ -46,6 +47,7 @@ impl<'a> PackBuffer<'a> {
 
     /// Lets `write` fill `len` bytes of the buffer; `write` returns the number of bytes that it wrote. `Err(Invalid)` if that
     /// number exceeds `len`.
+    #[inline]
     pub fn put_with(
         &mut self,
         len: usize,
