@@ -15,6 +15,7 @@ use crate::options::{Ports, processes_of_job};
 use crate::routes::here;
 use crate::sys::{self, Poller, Waker};
 use handshakes::Handshakes;
+use tieline_plugin_api::config::shared;
 use tieline_plugin_api::process::{Mark, PerProcess};
 
 #[path = "handshakes.rs"]
@@ -53,6 +54,23 @@ impl Default for Settings {
             handshake_timeout: Duration::from_secs(10),
             expected: processes_of_job(),
         }
+    }
+}
+
+impl Settings {
+    /// Reads the variables that all providers over TCP share. `refuse` makes the error for an invalid value of a variable.
+    ///
+    /// # Errors
+    /// The value of a variable is invalid.
+    pub fn read<E>(
+        text: impl Fn(&str) -> String,
+        refuse: impl Fn(&str, &str) -> E,
+    ) -> Result<Settings, E> {
+        let (interfaces, ports) = (shared::TCP_INTERFACES.name, shared::TCP_PORTS.name);
+        let filter = Filter::parse(&text(interfaces)).map_err(|why| refuse(interfaces, &why))?;
+        let ports = Ports::parse(&text(ports)).map_err(|why| refuse(ports, &why))?;
+        let (secret, listen) = (text(shared::SECRET.name).into_bytes(), Listen::Ports(ports));
+        Ok(Settings { secret, filter, listen, ..Settings::default() })
     }
 }
 

@@ -5,9 +5,9 @@ use super::enter::{guarded, object};
 use super::error::{Failure, Fault, done, shown};
 use super::records::{null, out_handle};
 use super::table::Handle;
-use super::worker::{WorkerHandle, WorkerState, state_of};
+use super::worker::{Watch, WorkerHandle, WorkerState, state_of};
 use std::ffi::c_void;
-use tieline::PeerId;
+use tieline::{PeerId, Worker};
 
 /// A function that the library calls with the word of a peer's put.
 pub type NotificationFn = Option<unsafe extern "C" fn(user: *mut c_void, peer: u32, word: u32)>;
@@ -19,6 +19,20 @@ pub type PeerFailureFn =
 /// A function that the library calls when a peer has left.
 pub type PeerLeftFn = Option<unsafe extern "C" fn(user: *mut c_void, peer: u32)>;
 
+/// Registers a handler of the caller. `register` gets it with a check whether the worker has ended.
+fn on<F>(
+    worker: *const WorkerHandle,
+    handler: Option<F>,
+    register: impl FnOnce(&Worker, F, Watch) -> Result<(), Fault>,
+) -> i32 {
+    done(guarded(|| {
+        let handler = handler.ok_or_else(|| null("the handler"))?;
+        let state = object::<WorkerState, _>(worker)?;
+        let own = state.watch();
+        state.post(|worker| register(worker, handler, own))
+    }))
+}
+
 /// Registers the handler for puts with TIELINE_HOW_NOTIFY. When the handler runs, the bytes of that put and of the peer's earlier
 /// puts are visible.
 #[unsafe(no_mangle)]
@@ -27,21 +41,14 @@ pub unsafe extern "C" fn tieline_worker_on_notification(
     handler: NotificationFn,
     user: *mut c_void,
 ) -> i32 {
-    done(guarded(|| {
-        let handler = handler.ok_or_else(|| null("the handler"))?;
-        let state = object::<WorkerState, _>(worker)?;
-        let own = state.watch();
-        state.post(|worker| {
-            worker.on_notification(move |peer, word| {
-                if own.has_ended() {
-                    return;
-                }
+    on(worker, handler, |worker, handler, own| {
+        Ok(worker.on_notification(move |peer, word| {
+            if !own.has_ended() {
                 // SAFETY: the caller guarantees that its function may be called with these arguments.
                 unsafe { handler(user, peer.get(), word) };
-            })?;
-            Ok(())
-        })
-    }))
+            }
+        })?)
+    })
 }
 
 /// Registers the handler for failed peers. The handler runs once per failure, with the first reason. A peer is a worker that has
@@ -52,22 +59,16 @@ pub unsafe extern "C" fn tieline_worker_on_peer_failure(
     handler: PeerFailureFn,
     user: *mut c_void,
 ) -> i32 {
-    done(guarded(|| {
-        let handler = handler.ok_or_else(|| null("the handler"))?;
-        let state = object::<WorkerState, _>(worker)?;
-        let own = state.watch();
-        state.post(|worker| {
-            worker.on_peer_failure(move |peer, error| {
-                if own.has_ended() {
-                    return;
-                }
+    on(worker, handler, |worker, handler, own| {
+        worker.on_peer_failure(move |peer, error| {
+            if !own.has_ended() {
                 let fault = Fault::gone(error.clone());
                 // SAFETY: the caller guarantees that its function may be called with these arguments.
                 shown(&fault, |why| unsafe { handler(user, peer.get(), why) });
-            });
-            Ok(())
-        })
-    }))
+            }
+        });
+        Ok(())
+    })
 }
 
 /// Registers the handler for peers that left in good order. The handler also runs for a peer to which only an endpoint leads.
@@ -77,21 +78,15 @@ pub unsafe extern "C" fn tieline_worker_on_peer_left(
     handler: PeerLeftFn,
     user: *mut c_void,
 ) -> i32 {
-    done(guarded(|| {
-        let handler = handler.ok_or_else(|| null("the handler"))?;
-        let state = object::<WorkerState, _>(worker)?;
-        let own = state.watch();
-        state.post(|worker| {
-            worker.on_peer_left(move |peer| {
-                if own.has_ended() {
-                    return;
-                }
+    on(worker, handler, |worker, handler, own| {
+        worker.on_peer_left(move |peer| {
+            if !own.has_ended() {
                 // SAFETY: the caller guarantees that its function may be called with these arguments.
                 unsafe { handler(user, peer.get()) };
-            });
-            Ok(())
-        })
-    }))
+            }
+        });
+        Ok(())
+    })
 }
 
 /// Opens an endpoint, by peer number, to a peer that has sent something to this worker. If the caller or the worker already holds

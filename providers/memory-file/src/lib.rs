@@ -43,6 +43,6 @@ pub use piece::Piece;
 pub use pieces::Cursor;
 pub use registrations::{PeerRegistrations, Place, Registrations, WORDS};
 pub use sys::{
-    Mapping, PAGE, Process, SEAL_WRITERS, backed_len, is_write_sealed, map_peer, map_peer_control,
-    memory_file, own_pid, random, reserve, seal, sealed_len,
+    Mapping, PAGE, Process, SEAL_WRITERS, backed_len, copy, is_write_sealed, map_peer,
+    map_peer_control, memory_file, own_pid, random, reserve, seal, sealed_len,
 };

@@ -214,6 +214,22 @@ unsafe impl Send for Mapping {}
 // SAFETY: a mapping is an address range; all access to it is by atomics or raw copies of shared bytes.
 unsafe impl Sync for Mapping {}
 
+/// Copies `len` bytes. A word is copied with one load and one store, because a poller must not see half of it.
+///
+/// # Safety
+/// `from` is readable and `to` is writable for `len` bytes.
+#[inline]
+pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller guarantees both.
+    unsafe {
+        if len == 8 {
+            to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
+        } else {
+            std::ptr::copy(from, to, len);
+        }
+    }
+}
+
 impl Mapping {
     /// Maps the first `len` bytes of `fd`. The caller has checked that the file is at least `len` bytes long.
     ///
@@ -298,15 +314,7 @@ impl Mapping {
         }
         // SAFETY: the range lies inside the mapping; the caller guarantees `from`. A peer that accesses the same bytes meanwhile
         // gets a mix of old and new bytes, as remote memory access permits.
-        unsafe {
-            let to = self.at.as_ptr().add(offset as usize);
-            if len == 8 {
-                // The word is written with one store, because a poller must not see half of it.
-                to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
-            } else {
-                std::ptr::copy(from, to, len);
-            }
-        }
+        unsafe { copy(from, self.at.as_ptr().add(offset as usize), len) };
         true
     }
 
@@ -321,14 +329,7 @@ impl Mapping {
         }
         // SAFETY: the range lies inside the mapping; the caller guarantees `to`. A peer that writes the same bytes meanwhile makes
         // the copy a mix of old and new bytes, as remote memory access permits.
-        unsafe {
-            let from = self.at.as_ptr().add(offset as usize);
-            if len == 8 {
-                to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
-            } else {
-                std::ptr::copy(from, to, len);
-            }
-        }
+        unsafe { copy(self.at.as_ptr().add(offset as usize), to, len) };
         true
     }
 

@@ -3,7 +3,7 @@
 use crate::abi::{API, version};
 use core::time::Duration;
 use std::ffi::OsString;
-use tieline_net::{Filter, Listen, Ports};
+use tieline_net::Filter;
 use tieline_plugin_api::config::{Value, shared};
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status, raised_rights};
 
@@ -140,19 +140,11 @@ fn watch(value: &impl Fn(&str) -> Value) -> Result<Option<crate::watch::Settings
         return Ok(None);
     }
     let text = |name: &str| value(name).text;
-    let refuse = |name: &str, why: String| {
+    let refuse = |name: &str, why: &str| {
         Failure::new(Status::Invalid, format!("{name}={:?} {why}", text(name)))
     };
-    let (interfaces, ports) = (shared::TCP_INTERFACES.name, shared::TCP_PORTS.name);
-    let filter = Filter::parse(&text(interfaces)).map_err(|why| refuse(interfaces, why))?;
-    let range = Ports::parse(&text(ports)).map_err(|why| refuse(ports, why))?;
     Ok(Some(crate::watch::Settings {
-        net: tieline_net::Settings {
-            secret: text(shared::SECRET.name).into_bytes(),
-            filter,
-            listen: Listen::Ports(range),
-            ..tieline_net::Settings::default()
-        },
+        net: tieline_net::Settings::read(text, refuse)?,
         silence: value(shared::FAILURE_TIMEOUT.name).duration(),
         connect_timeout: value(shared::CONNECT_TIMEOUT.name).duration(),
     }))

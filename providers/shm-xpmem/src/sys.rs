@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 #[cfg(test)]
 pub(crate) use tieline_memory_file::own_pid;
-use tieline_memory_file::{Piece, apply32, apply64};
+use tieline_memory_file::{Piece, apply32, apply64, copy};
 use tieline_plugin_api::abi::Atomic;
 pub(crate) use tieline_single_copy::{Direction, Errno};
 
@@ -354,14 +354,7 @@ pub(crate) fn carry(direction: Direction, piece: Piece<'_>, attached: u64) {
     // SAFETY: the poster of an operation promises that its pieces may be read by a put and written by a get until the operation has
     // completed (`RmaOp`); the caller keeps the same number of bytes attached. A concurrent access by the peer to the same bytes
     // gets a mix of both, as specified for remote memory access.
-    unsafe {
-        if piece.len() == 8 {
-            // The word is copied with one load and one store, because a poller must not see half of it.
-            to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
-        } else {
-            core::ptr::copy(from, to, piece.len());
-        }
-    }
+    unsafe { copy(from, to, piece.len()) };
 }
 
 /// Executes an atomic on the naturally aligned word at `attached`, and returns its previous value. The caller keeps the

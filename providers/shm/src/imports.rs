@@ -207,11 +207,24 @@ impl ImportedKey {
 
     #[inline(never)]
     fn put_pieces(&self, iov: &[Iov], offset: u64, len: usize) -> Posted {
-        self.check(offset, len as u64, access::REMOTE_WRITE)?;
-        let (mut offset, end) = (offset, offset + len as u64);
+        self.pieces(access::REMOTE_WRITE, iov, offset, len, copies::write_piece)
+    }
+
+    /// Checks the access, and copies each piece with `copy`.
+    #[inline]
+    fn pieces(
+        &self,
+        right: u64,
+        iov: &[Iov],
+        mut offset: u64,
+        len: usize,
+        copy: impl Fn(&Mapping, u64, Iov) -> bool,
+    ) -> Posted {
+        self.check(offset, len as u64, right)?;
+        let end = offset + len as u64;
         for piece in iov {
             let left = end - offset;
-            if piece.len as u64 > left || !copies::write_piece(&self.import.map, offset, *piece) {
+            if piece.len as u64 > left || !copy(&self.import.map, offset, *piece) {
                 return Err(Status::Invalid);
             }
             offset += piece.len as u64;
@@ -231,16 +244,7 @@ impl ImportedKey {
 
     #[inline(never)]
     fn get_pieces(&self, iov: &[Iov], offset: u64, len: usize) -> Posted {
-        self.check(offset, len as u64, access::REMOTE_READ)?;
-        let (mut offset, end) = (offset, offset + len as u64);
-        for piece in iov {
-            let left = end - offset;
-            if piece.len as u64 > left || !copies::fill_piece(&self.import.map, offset, *piece) {
-                return Err(Status::Invalid);
-            }
-            offset += piece.len as u64;
-        }
-        Ok(Posting::Done)
+        self.pieces(access::REMOTE_READ, iov, offset, len, copies::fill_piece)
     }
 
     #[inline]

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tieline_net::{Filter, Listen, Ports};
 use tieline_plugin_api::config::{Value, shared};
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
 
@@ -44,25 +43,14 @@ impl Settings {
     }
 
     fn read(value: impl Fn(&str) -> Value) -> Result<Settings, Failure> {
-        let (interfaces, ports) = (shared::TCP_INTERFACES.name, shared::TCP_PORTS.name);
-        let filter = Filter::parse(&value(interfaces).text).map_err(|why| bad(interfaces, &why))?;
-        let ports = Ports::parse(&value(ports).text).map_err(|why| bad(ports, &why))?;
+        let bad = |name: &str, why: &str| Failure::new(Status::Invalid, format!("{name}: {why}"));
         Ok(Settings {
-            net: tieline_net::Settings {
-                secret: value(shared::SECRET.name).text.into_bytes(),
-                filter,
-                listen: Listen::Ports(ports),
-                ..tieline_net::Settings::default()
-            },
+            net: tieline_net::Settings::read(|name| value(name).text, bad)?,
             silence: value(shared::FAILURE_TIMEOUT.name).duration(),
             connect_timeout: value(shared::CONNECT_TIMEOUT.name).duration(),
             max_wires: value("TIELINE_TCP_CONNECT_MAX").size(),
         })
     }
-}
-
-fn bad(name: &str, why: &str) -> Failure {
-    Failure::new(Status::Invalid, format!("{name}: {why}"))
 }
 
 #[cfg(test)]

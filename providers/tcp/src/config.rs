@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tieline_net::{Filter, Listen, Ports};
 use tieline_plugin_api::config::{Value, shared};
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
 
@@ -92,10 +91,6 @@ impl Settings {
             Failure::new(Status::Invalid, format!("{name}={:?} {why}", value(name).text))
         };
         let (rails, reconnect) = (value("TIELINE_TCP_RAILS"), value("TIELINE_TCP_RECONNECT"));
-        let (interfaces, ports) = (shared::TCP_INTERFACES.name, shared::TCP_PORTS.name);
-        let filter =
-            Filter::parse(&value(interfaces).text).map_err(|why| refuse(interfaces, &why))?;
-        let range = Ports::parse(&value(ports).text).map_err(|why| refuse(ports, &why))?;
         Ok(Settings {
             streams: value("TIELINE_TCP_STREAMS").size(),
             rails: (rails.word == 0).then(|| rails.size()),
@@ -111,12 +106,7 @@ impl Settings {
                 .max(Duration::from_millis(100)),
             connect_timeout: value(shared::CONNECT_TIMEOUT.name).duration(),
             close_timeout: value(shared::CLOSE_TIMEOUT.name).duration(),
-            net: tieline_net::Settings {
-                secret: value(shared::SECRET.name).text.into_bytes(),
-                filter,
-                listen: Listen::Ports(range),
-                ..tieline_net::Settings::default()
-            },
+            net: tieline_net::Settings::read(|name| value(name).text, refuse)?,
         })
     }
 

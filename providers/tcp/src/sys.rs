@@ -206,18 +206,23 @@ pub(crate) fn end_sending(fd: RawFd) {
     let _ = unsafe { libc::shutdown(fd, libc::SHUT_WR) };
 }
 
-/// Returns the kernel's state of the data sent on a TCP connection; `None` for other sockets.
-pub(crate) fn unanswered(fd: RawFd) -> Option<Unanswered> {
+/// Returns the kernel's record of a TCP connection and the number of bytes that are not acknowledged; `None` for other sockets.
+fn tcp_info(fd: RawFd) -> Option<(libc::tcp_info, libc::c_int)> {
     // SAFETY: zeros are a valid value for this plain record.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     let (at, level) = ((&raw mut info).cast(), libc::IPPROTO_TCP);
     // SAFETY: the kernel writes at most `len` bytes to the record.
     let got = unsafe { libc::getsockopt(fd, level, libc::TCP_INFO, at, &raw mut len) };
-    let mut unsent: libc::c_int = 0;
+    let mut bytes: libc::c_int = 0;
     // SAFETY: the call writes one number.
-    let asked = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut unsent) };
-    (got == 0 && asked == 0).then(|| Unanswered {
+    let asked = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
+    (got == 0 && asked == 0).then_some((info, bytes))
+}
+
+/// Returns the kernel's state of the data sent on a TCP connection; `None` for other sockets.
+pub(crate) fn unanswered(fd: RawFd) -> Option<Unanswered> {
+    tcp_info(fd).map(|(info, unsent)| Unanswered {
         in_flight: info.tcpi_unacked > 0,
         waits: unsent > 0,
         asked: info.tcpi_probes > 0,
@@ -230,16 +235,7 @@ pub(crate) fn unanswered(fd: RawFd) -> Option<Unanswered> {
 /// Returns the kernel's state of unacknowledged data: bytes, the largest segment, the presumed MTU of the route, and the number of
 /// unanswered retransmissions.
 pub(crate) fn unacknowledged(fd: RawFd) -> Option<Unacknowledged> {
-    // SAFETY: zeros are a valid value for this plain record.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
-    let (at, level) = ((&raw mut info).cast(), libc::IPPROTO_TCP);
-    // SAFETY: the kernel writes at most `len` bytes to the record.
-    let got = unsafe { libc::getsockopt(fd, level, libc::TCP_INFO, at, &raw mut len) };
-    let mut bytes: libc::c_int = 0;
-    // SAFETY: the call writes one number.
-    let asked = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
-    (got == 0 && asked == 0).then(|| Unacknowledged {
+    tcp_info(fd).map(|(info, bytes)| Unacknowledged {
         bytes: usize::try_from(bytes).unwrap_or(0),
         segment: info.tcpi_snd_mss as usize,
         mtu: info.tcpi_pmtu,
