@@ -5,7 +5,7 @@
 //!
 //! 1. The message module is the best module with messages, the RMA module the best with put and get, the atomic module the best
 //!    with fetching atomics. [`crate::rank`] defines the order. Missing roles are emulated over messages.
-//! 2. A chosen module that connects to an endpoint needs a connection module ([`connection`]).
+//! 2. A chosen module that connects to an endpoint needs a connection module (`connection.rs`).
 //! 3. A connection-only module that no path needs is closed again.
 //! 4. A path without a possible connection module is disabled; other paths remain.
 //! 5. If the connection module of a path belongs to its domain, it carries messages to the peers that the message module has no

@@ -233,7 +233,7 @@ impl WorkerState {
         let now = self.wiring.now();
         let taken = self.services.borrow_mut().receive(now, from, data);
         self.carry_out_services();
-        taken.map_err(|_| Status::BadData)
+        taken
     }
 
     /// Returns the address that a peer sent when it connected.
