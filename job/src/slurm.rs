@@ -4,6 +4,7 @@ use super::bootstrap::Bootstrap;
 use super::gather::SLURM;
 use super::process_info::{Get, PORT, ProcessInfo, Secret, check_id, refuse, renamed};
 use crate::Error;
+use tieline_plugin_api::address_hash;
 
 /// The first of the ports for bootstraps. The numbers of the job and the step select the port.
 const FIRST_PORT: u64 = 20_000;
@@ -32,16 +33,11 @@ pub(super) fn bootstrap(
 ) -> Result<Bootstrap, Error> {
     let address = if info.size > 1 { address(get)? } else { "127.0.0.1:1".into() };
     if get("SLURM_STEP_NUM_NODES").as_deref() == Some("1") {
-        let name = format!("{address}-{:016x}", digest(info.id.as_bytes()));
+        // If two identities have the same hash, their hellos distinguish them.
+        let name = format!("{address}-{:016x}", address_hash(info.id.as_bytes()));
         return Ok(Bootstrap::on_this_host(address, NODES, &name));
     }
     Bootstrap::new(address, NODES, secret)
-}
-
-/// Computes FNV-1a, a short name for an identity. If two identities have the same hash, their hellos distinguish them.
-fn digest(bytes: &[u8]) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 /// Returns an address such as `node07:23456`: the step's first node, where Slurm starts rank 0, and TIELINE_BOOTSTRAP_PORT or a
@@ -156,6 +152,6 @@ mod tests {
         assert_ne!(identity("", "1", "0"), identity("", "626", "0"));
         assert_ne!(identity("", "1", "0"), identity("", "1", "1"));
         assert_eq!(super::identity(&|_| None, "mine").unwrap(), "mine");
-        assert_eq!(digest(b"a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(address_hash(b"a"), 0xaf63_dc4c_8601_ec8c);
     }
 }

@@ -25,7 +25,6 @@ mod endpoint;
 pub mod golden;
 pub mod host;
 mod interface;
-pub mod layout;
 pub(crate) mod packer;
 pub mod process;
 mod records;

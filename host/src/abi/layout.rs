@@ -1,6 +1,6 @@
 //! Compares the digest of the layouts in a provider's table with the digests of its minor.
 
-use tieline_plugin_api::abi::layout::DIGESTS;
+use tieline_plugin_api::abi::golden::DIGESTS;
 use tieline_plugin_api::abi::{ABI_MAJOR, ProviderOps};
 
 /// The layouts that a provider's minor has, and those that its table states.

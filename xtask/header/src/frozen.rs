@@ -19,7 +19,7 @@ pub(super) fn check(today: &str) -> Result<(), String> {
         let file = format!("tests/old-providers/{major}.{minor}/tieline_provider.h");
         let frozen =
             std::fs::read_to_string(root().join(&file)).map_err(|e| format!("{file}: {e}"))?;
-        let found = checksum(&frozen);
+        let found = tieline_plugin_api::address_hash(frozen.as_bytes());
         if found != *sum {
             return Err(format!(
                 "{file} was frozen and has changed: its checksum is {found:#x} now"
@@ -33,12 +33,6 @@ pub(super) fn check(today: &str) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// Computes a 64-bit FNV-1a checksum.
-fn checksum(text: &str) -> u64 {
-    let add = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, add)
 }
 
 /// The parts of a header that belong to the ABI.

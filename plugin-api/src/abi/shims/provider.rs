@@ -44,7 +44,7 @@ pub unsafe extern "C" fn entry<P: Provider>(host: *const Host, out: *mut Provide
             } else {
                 ptr::null()
             },
-            layout_digest: layout::DIGEST,
+            layout_digest: golden::DIGEST,
         };
         // SAFETY: the core set `size`; a table is written like an attribute record.
         unsafe {

@@ -1,9 +1,9 @@
-use super::{DIGEST, DIGESTS};
+use super::{DIGEST, DIGESTS, RECORDS};
 use crate::abi::*;
 use abi_stable::type_layout::{TLField, TypeLayout};
 
 /// One layout for every record and table that crosses the boundary, in a fixed order that only grows.
-pub(in crate::abi) static LAYOUTS: &[&TypeLayout] = &[
+static LAYOUTS: &[&TypeLayout] = &[
     <NoteDesc as StableAbi>::LAYOUT,
     <Host as StableAbi>::LAYOUT,
     <ProviderOps as StableAbi>::LAYOUT,
@@ -63,6 +63,19 @@ fn record(layout: &TypeLayout) -> String {
         text += &format!("  {} {offset} {} {}\n", field.name(), inner.size(), kind(&field));
     }
     text
+}
+
+#[test]
+fn every_field_of_every_type_is_written_down() {
+    for layout in LAYOUTS {
+        let record = RECORDS.iter().find(|record| record.name == layout.name());
+        let record = record.unwrap_or_else(|| panic!("{} is missing", layout.name()));
+        let fields = layout.get_fields().map(|fields| fields.to_vec()).unwrap_or_default();
+        let names: Vec<&str> = fields.iter().map(|field| field.name()).collect();
+        let written: Vec<&str> = record.fields.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, written, "fields of {}", record.name);
+    }
+    assert_eq!(RECORDS.len(), LAYOUTS.len());
 }
 
 #[test]
