@@ -103,6 +103,7 @@ pub fn look() {
 }
 
 /// A table whose entries have two parts: every use touches `H`; few uses touch `C`.
+#[derive(Default)]
 pub struct Slab<H, C = ()> {
     pages: Vec<Option<Page<H, C>>>,
     /// The stack of pages with free places; the next entry uses the top page. A full or freed page stays in the stack until it is
@@ -115,19 +116,6 @@ pub struct Slab<H, C = ()> {
     /// The page that became empty last, which may be in use again.
     spare: Option<usize>,
     serial: u64,
-}
-
-impl<H, C> Default for Slab<H, C> {
-    fn default() -> Slab<H, C> {
-        Slab {
-            pages: Vec::new(),
-            roomy: Vec::new(),
-            listed: Vec::new(),
-            vacant: Vec::new(),
-            spare: None,
-            serial: 0,
-        }
-    }
 }
 
 impl<H: Copy + Default, C: Default> Slab<H, C> {

@@ -4,6 +4,7 @@
 //! up to `TIELINE_QUEUE_BYTES`. Beyond that limit, a call returns `Again`.
 
 mod abi;
+mod admit;
 mod announce;
 mod answer;
 mod at_once;

@@ -1,12 +1,11 @@
 //! Posting puts and gets that did not take the fast path: natively, over several rails, or after queued operations.
 
-use super::key::{ImportedKey, KeyInner, RemoteKey};
+use super::key::{ImportedKey, RemoteKey};
 use super::queued::{Failed, NativeOp, QueuedOp};
 use super::record::{Completion, rma_op};
 use super::{EndpointState, State};
 use crate::mem::local::{LocalBuffer, Memory};
 use crate::mem::pieces::Pieces;
-use crate::op::admission::{Asked, Refused};
 use crate::op::{Id, Kind, way};
 use crate::region::{Access, Region};
 use crate::registry::abi::PackBuffer;
@@ -14,7 +13,6 @@ use crate::request::Outcome;
 use crate::{Error, PostError, Status};
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::Arc;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, PENDING};
 
@@ -146,90 +144,6 @@ impl EndpointState {
     #[inline(always)]
     pub(super) fn may_try_memory(&self) -> bool {
         self.may_post_memory() && self.shared.same_process()
-    }
-
-    /// Decides whether an operation may be posted; see [`Order::admit`](crate::op::Order::admit). `open`: whether this endpoint
-    /// takes it, in the calling process. `access`: right, offset and length.
-    #[inline(always)]
-    pub(super) fn admit(
-        &self,
-        open: bool,
-        key: &KeyInner,
-        local: Option<&Region>,
-        (needed, offset, len): (Access, u64, usize),
-        way: Option<u64>,
-    ) -> Result<(), Refused> {
-        let asked = Asked {
-            own_memory: local.is_none_or(|local| self.owns(local)),
-            open,
-            own_key: std::ptr::eq(&raw const *key.endpoint, self),
-            grant: key.record.grant(),
-            right: needed.bits(),
-            offset,
-            len: len as u64,
-        };
-        self.order.admit(&asked, way)
-    }
-
-    /// Makes all checks for an operation that did not take the fast path.
-    pub(super) fn prepare(
-        &self,
-        key: &RemoteKey,
-        local: Option<&Region>,
-        access: (Access, u64, usize),
-    ) -> Result<(), Error> {
-        let open = self.is_open() && self.shared.same_process();
-        let admitted = self.admit(open, &key.inner, local, access, None);
-        admitted.map_err(|refused| self.not_admitted(refused, key, access))?;
-        key.inner.resolve_now_and_then();
-        Ok(())
-    }
-
-    /// Makes the error for an operation that is not admitted.
-    #[cold]
-    fn not_admitted(
-        &self,
-        refused: Refused,
-        key: &RemoteKey,
-        (needed, offset, len): (Access, u64, usize),
-    ) -> Error {
-        let (what, why, fix): (String, String, _) = match refused {
-            Refused::Endpoint => match self.check_open() {
-                Err(error) => return error,
-                Ok(()) => return Error::from_status(refused.status()),
-            },
-            Refused::Fence => return Error::from_status(refused.status()),
-            Refused::Memory => return foreign_memory(),
-            Refused::Key => (
-                "a key that was imported on another endpoint".into(),
-                "an imported key belongs to its endpoint".into(),
-                "import the key's bytes on this endpoint too",
-            ),
-            Refused::Right => (
-                format!("{} a remote region", needed.operation()),
-                "its key does not carry that right".into(),
-                "the region's owner gives the right when it allocates or registers the memory",
-            ),
-            Refused::Range => (
-                format!("bytes {offset}..{} of a remote region", offset.saturating_add(len as u64)),
-                format!("it has {} bytes", key.len()),
-                "use a range inside the region",
-            ),
-        };
-        Error::new(refused.status(), what, why, fix)
-    }
-
-    /// Checks that local memory belongs to this worker's context. The fast path omits this check, because it completes within the
-    /// call and needs only the bytes of the region, which the caller's handle keeps. On other paths a provider, or a helping peer,
-    /// would mistake the other context's registrations for those of this context.
-    #[inline]
-    fn owns(&self, local: &Region) -> bool {
-        Arc::ptr_eq(&local.inner.memory, &self.shared.core.memory)
-    }
-
-    /// Makes the same check with an error text.
-    pub(crate) fn check_local(&self, local: &Region) -> Result<(), Error> {
-        if self.owns(local) { Ok(()) } else { Err(foreign_memory()) }
     }
 
     /// Posts a put or get that did not take the fast path, or failed there with `code`.
@@ -564,14 +478,4 @@ impl EndpointState {
         }
         error
     }
-}
-
-#[cold]
-fn foreign_memory() -> Error {
-    Error::new(
-        Refused::Memory.status(),
-        "local memory of another context",
-        "a region is registered for the workers of its own context",
-        "register the memory in the context of this endpoint's worker too",
-    )
 }

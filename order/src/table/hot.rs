@@ -83,7 +83,7 @@ pub(super) const NOWHERE: u8 = u8::MAX;
 pub(super) const NONE: u32 = u32::MAX;
 
 /// The part that every use of an operation touches. Together with the number it fills half a cache line.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Hot {
     pub(super) kind_and_flags: u16,
     /// The number of events that are still needed to complete the operation.
@@ -99,20 +99,6 @@ pub(super) struct Hot {
 }
 
 const _: () = assert!(size_of::<Hot>() == 24);
-
-impl Default for Hot {
-    #[inline]
-    fn default() -> Hot {
-        Hot {
-            kind_and_flags: 0,
-            parts: 0,
-            owner_and_interface: NOBODY | u32::from(NOWHERE) << 24,
-            before: NONE,
-            after: NONE,
-            user: 0,
-        }
-    }
-}
 
 impl Hot {
     #[inline]
