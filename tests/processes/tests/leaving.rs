@@ -2,11 +2,13 @@
 //! still holds.
 
 use tieline_processes::interpreter::{EXITS, KEPT};
-use tieline_processes::{Node, Test, Verdict, named};
+use tieline_processes::{Node, Test, Verdict, named, or_skip, plugins};
+use tieline_testing::is_whole;
 
 pub(crate) const TESTS: &[Test] = named![
     peer_leaving_over_shared_memory_is_not_reported_dead,
     a_peer_that_leaves_over_tcp_is_no_dead_peer_whatever_it_holds,
+    a_peer_that_leaves_over_libfabric_is_no_dead_peer_whatever_it_holds,
     exit_counts_as_leave_only_without_unsent_data,
     a_closed_connection_with_a_copy_in_a_child_wakes_no_worker,
     a_killed_peer_is_reported_in_the_same_words_over_shared_memory_and_tcp,
@@ -15,6 +17,7 @@ pub(crate) const TESTS: &[Test] = named![
 const SHM: &str = "TIELINE_PROVIDERS=shm";
 const CMA: &str = "TIELINE_PROVIDERS=shm,shm-cma";
 const TCP: &str = "TIELINE_PROVIDERS=tcp,tcp-connect";
+const OFI: &str = "TIELINE_PROVIDERS=ofi";
 
 /// The processes that have sent to the other one.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,10 +53,13 @@ fn acquainted(settings: &[&str], wrote: Wrote) -> (Node, Node) {
     (stays, leaver)
 }
 
-fn leaves_in_good_order(setting: &str) {
-    for wrote in [Wrote::Leaver, Wrote::Stays, Wrote::Both] {
+const WROTE: [Wrote; 3] = [Wrote::Leaver, Wrote::Stays, Wrote::Both];
+
+fn leaves_in_good_order(settings: &[&str], all: &[Wrote]) {
+    let setting = settings[0];
+    for &wrote in all {
         for way in ["holding", "dropping", "backwards"] {
-            let (mut stays, mut leaver) = acquainted(&[setting], wrote);
+            let (mut stays, mut leaver) = acquainted(settings, wrote);
             let _ = leaver.must(&format!("leave {way}"));
             // The other process is alive: the leave does not wait for the end of the objects that it holds.
             let learned = stays.must("farewells 1");
@@ -72,13 +78,21 @@ fn leaves_in_good_order(setting: &str) {
 }
 
 fn peer_leaving_over_shared_memory_is_not_reported_dead() -> Verdict {
-    leaves_in_good_order(SHM);
-    leaves_in_good_order(CMA);
+    leaves_in_good_order(&[SHM], &WROTE);
+    leaves_in_good_order(&[CMA], &WROTE);
     Verdict::Passed
 }
 
 fn a_peer_that_leaves_over_tcp_is_no_dead_peer_whatever_it_holds() -> Verdict {
-    leaves_in_good_order(TCP);
+    leaves_in_good_order(&[TCP], &WROTE);
+    Verdict::Passed
+}
+
+fn a_peer_that_leaves_over_libfabric_is_no_dead_peer_whatever_it_holds() -> Verdict {
+    let folder = or_skip!(plugins::libfabric());
+    let path = format!("TIELINE_PROVIDER_PATH={}", folder.display());
+    let settings = [OFI, "TIELINE_OFI_PROVIDERS=tcp", "TIELINE_OFI_INTERFACES=lo", &path];
+    leaves_in_good_order(&settings, if is_whole() { &WROTE } else { &[Wrote::Both] });
     Verdict::Passed
 }
 
