@@ -73,7 +73,8 @@ extern "C" {
 
 /*
  * Status: an operation, an endpoint, a name query or a worker has ended because its time limit has passed. tieline_error.kind
- * states the outcome. In contrast, TIELINE_TIMED_OUT means only that a wait has ended: the awaited operation continues.
+ * states the outcome. In contrast, TIELINE_TIMED_OUT means only that a wait has ended: the awaited operation continues. From
+ * tieline_job_exchange and tieline_job_barrier, TIELINE_TIMED_OUT means that there will be no more exchanges.
  */
 #define TIELINE_EXPIRED -100
 
@@ -146,10 +147,13 @@ extern "C" {
 /* Way of closing an endpoint: ends pending operations immediately, as canceled. */
 #define TIELINE_CLOSE_CANCEL 1
 
-/* Kind of a failed call: the call never succeeds with these arguments, and the object is unchanged. */
+/*
+ * Kind of a failed call: the call was wrong, by its arguments or its place (for example inside a handler). The object is
+ * unchanged.
+ */
 #define TIELINE_DO_CORRECT 0
 
-/* Kind of a failed call: nothing was done. Make progress, and call again. */
+/* Kind of a failed call: make progress, and call again. Nothing was done, except some blocks of a strided put or get. */
 #define TIELINE_DO_RETRY 1
 
 /* Kind of a failed call: the endpoint has ended, or could not be established. The same call may succeed over a new endpoint. */
@@ -167,7 +171,10 @@ extern "C" {
 /* Kind of a failed call: the context cannot be used for this call. Open another context. */
 #define TIELINE_DO_REOPEN 6
 
-/* Kind of a failed operation: the operation was refused, the target's memory is unchanged, and the connection remains open. */
+/*
+ * Kind of a failed operation: the operation was refused, and the connection remains open. The target's memory is unchanged, except
+ * for pieces of a large put.
+ */
 #define TIELINE_OP_REFUSED 7
 
 /*
@@ -390,7 +397,10 @@ struct tieline_limits {
     size_t max_gathered;
     /* The maximum number of pending operations. */
     size_t max_pending;
-    /* The number of bytes in pending operations above which a call returns TIELINE_AGAIN. */
+    /*
+     * The maximum number of bytes that pending operations occupy. A call that would exceed it returns TIELINE_AGAIN, unless no
+     * operation is pending.
+     */
     size_t max_queued_bytes;
 };
 
@@ -523,7 +533,7 @@ struct tieline_job_place {
 
 /*
  * A function that carries a datagram to the worker whose own name is `to`. The function returns non-zero if it accepted the
- * datagram. Any call of the worker may run the function. The function must not call the library.
+ * datagram. Any call of the worker may run the function. The function must not call that worker.
  */
 typedef int32_t (*tieline_datagram_fn)(void *user,
                                        const void *to,
@@ -548,7 +558,7 @@ int32_t tieline_context_open(const struct tieline_context_params *params,
 int32_t tieline_context_close(struct tieline_context *context);
 
 /*
- * Reports which modules were found, which modules are used, and why a module is not used. `kind` is TIELINE_REPORT_*. The report
+ * Reports which modules were found, which modules are used, and why a module is not used. `which` is TIELINE_REPORT_*. The report
  * is a string that ends with a zero. `len` holds the size of `text`, and receives the length of the string without its zero.
  * Returns TIELINE_TOO_LARGE if the string does not fit.
  */
@@ -562,9 +572,9 @@ int32_t tieline_worker_open(const struct tieline_context *context, struct tielin
 
 /*
  * Delivers everything that is pending and everything that peers are owed, at most `timeout_ns` (below 0: without limit), and
- * closes the worker. Its handle ends even if something could not be delivered; the returned status and the thread's last error
- * report that. Each interface may then take TIELINE_CLOSE_TIMEOUT on top. Only TIELINE_BUSY (in a handler, or another thread is in a
- * call) and TIELINE_INVALID leave it unchanged.
+ * closes the worker. The handle ends even if something could not be delivered; the returned status and the thread's last error
+ * report that. Each interface may then take TIELINE_CLOSE_TIMEOUT on top. Only TIELINE_BUSY (in a handler, or another thread is in
+ * a call) and TIELINE_INVALID leave it unchanged.
  */
 int32_t tieline_worker_close(struct tieline_worker *worker,
                              int64_t timeout_ns);
@@ -589,8 +599,8 @@ int32_t tieline_worker_progress(const struct tieline_worker *worker);
 
 /*
  * Makes progress until `condition` returns non-zero, for at most `timeout_ns` (below 0: without limit). Returns TIELINE_TIMED_OUT
- * when the time limit has passed. The condition runs between events. The condition may read any memory and post operations, but
- * must not call a function that waits.
+ * when the time limit has passed. The condition runs between progress calls. The condition may read any memory and post
+ * operations, but must not call a function that waits.
  */
 int32_t tieline_worker_wait_until(const struct tieline_worker *worker,
                                   int32_t (*condition)(void *user),
@@ -658,7 +668,10 @@ int32_t tieline_endpoint_flush_messages(const struct tieline_endpoint *endpoint,
 /* Orders every put, get and atomic posted before ahead of those posted after. The call does not wait. */
 int32_t tieline_endpoint_fence(const struct tieline_endpoint *endpoint);
 
-/* Begins to close the endpoint; `how` is TIELINE_CLOSE_*. The close is an operation. The handle remains until it is dropped. */
+/*
+ * Begins to close the endpoint; `which` is TIELINE_CLOSE_*. The close is an operation, whose completion is reported as `how` says.
+ * The handle remains until it is dropped.
+ */
 int32_t tieline_endpoint_close(const struct tieline_endpoint *endpoint,
                                uint32_t which,
                                const struct tieline_how *how,
@@ -690,9 +703,9 @@ int32_t tieline_endpoint_error(const struct tieline_endpoint *endpoint,
                                struct tieline_error *why);
 
 /*
- * Registers the handler for failed endpoints. It runs once per failed endpoint, with the reason, inside a call that makes
- * progress. The endpoint's operations have ended by then. It does not run if the peer has left in good order: then the handler of
- * tieline_worker_on_peer_left runs, and the endpoint ends with TIELINE_CLOSED.
+ * Registers the handler for failed endpoints. The handler runs once per failed endpoint, with the reason, inside a call that makes
+ * progress. The endpoint's operations have ended by then. The handler does not run if the peer has left in good order: then the
+ * handler of tieline_worker_on_peer_left runs, and the endpoint ends with TIELINE_CLOSED.
  */
 int32_t tieline_worker_on_endpoint_failure(const struct tieline_worker *worker,
                                            tieline_endpoint_failure_fn handler,
@@ -700,7 +713,8 @@ int32_t tieline_worker_on_endpoint_failure(const struct tieline_worker *worker,
 
 /*
  * Registers the handler for messages of one id, below 0xf000. The new handler replaces the previous handler; in a handler, the
- * replacement takes effect when the current progress call has ended. If the handler is null, messages of this id are dropped.
+ * replacement takes effect at the latest when the current progress call has ended. If the handler is null, eager messages of this
+ * id are dropped, and rendezvous messages are refused.
  */
 int32_t tieline_worker_on_message(const struct tieline_worker *worker,
                                   uint16_t id,
@@ -756,14 +770,14 @@ int32_t tieline_worker_on_notification(const struct tieline_worker *worker,
                                        void *user);
 
 /*
- * Registers the handler for failed peers. The handler runs once per peer, with the first reason. A peer counts if it has sent
- * something to this worker, or if the worker has a connection to it.
+ * Registers the handler for failed peers. The handler runs once per failure, with the first reason. A peer is a worker that has
+ * sent messages to this worker or has a connection with it.
  */
 int32_t tieline_worker_on_peer_failure(const struct tieline_worker *worker,
                                        tieline_peer_failure_fn handler,
                                        void *user);
 
-/* Registers the handler for peers that left in good order. It also runs if only an endpoint leads to the peer. */
+/* Registers the handler for peers that left in good order. The handler also runs for a peer to which only an endpoint leads. */
 int32_t tieline_worker_on_peer_left(const struct tieline_worker *worker,
                                     tieline_peer_left_fn handler,
                                     void *user);
@@ -781,7 +795,7 @@ int32_t tieline_worker_known_endpoint(const struct tieline_worker *worker,
                                       uint32_t peer,
                                       struct tieline_endpoint **endpoint);
 
-/* Allocates zeroed memory that peers on this host can map. `rights` are TIELINE_READ and so on. */
+/* Allocates zeroed memory. Peers on this host map it if a provider supports shared memory. `rights` are TIELINE_READ and so on. */
 int32_t tieline_context_alloc(const struct tieline_context *context,
                               size_t len,
                               uint64_t rights,
@@ -818,8 +832,8 @@ int32_t tieline_region_key(const struct tieline_region *region,
 
 /*
  * Closes a region. TIELINE_OK: neither peers nor the library access the memory any more. TIELINE_BUSY: an operation or a peer may
- * still access the memory; the handle stays valid, so make progress and close the region again. After any other failure the memory
- * must stay valid for the rest of the process.
+ * still access the memory; the handle stays valid, so make progress and close the region again. After any other failure of a valid
+ * handle, the memory must stay valid for the rest of the process.
  */
 int32_t tieline_region_close(struct tieline_region *region);
 
@@ -848,7 +862,7 @@ int32_t tieline_put_bytes(const struct tieline_key *key,
 
 /*
  * Writes a part of a region to the peer's region at `offset`. After TIELINE_OK, or after the operation's completion, the bytes are
- * visible in the peer's region.
+ * visible in the peer's region; with TIELINE_HOW_LOCAL, the local bytes may be reused.
  */
 int32_t tieline_put(const struct tieline_key *key,
                     uint64_t offset,
@@ -1026,7 +1040,7 @@ int32_t tieline_worker_forget(const struct tieline_worker *worker,
 
 /*
  * Cancels a pending operation. TIELINE_OK means that the cancellation has begun, not that it has succeeded: finish the request to
- * learn the outcome.
+ * learn the outcome. TIELINE_UNSUPPORTED: the operation cannot be canceled, and continues.
  */
 int32_t tieline_worker_cancel(const struct tieline_worker *worker,
                               uint64_t request);
@@ -1062,13 +1076,13 @@ int32_t tieline_worker_take_completed(const struct tieline_worker *worker,
                                       size_t *taken);
 
 /*
- * Begins a flush of every endpoint of a worker. The counter counts the flushes. When none of them is pending, every operation that
- * was posted before this call is complete.
+ * Begins a flush of every endpoint of a worker. The counter counts the flushes. When none of them is pending, every put, get and
+ * atomic that was posted before this call is complete at its target, and every message is accepted.
  */
 int32_t tieline_worker_begin_flush(const struct tieline_worker *worker,
                                    const struct tieline_counter *counter);
 
-/* Waits until every operation that was posted on any endpoint before this call is complete. Returns TIELINE_BUSY in a handler. */
+/* Flushes every endpoint of the worker (tieline_endpoint_flush), and waits for these flushes. Returns TIELINE_BUSY in a handler. */
 int32_t tieline_worker_flush(const struct tieline_worker *worker);
 
 /*
@@ -1144,8 +1158,8 @@ int32_t tieline_key_path(const struct tieline_key *key,
 
 /*
  * Writes the worker's state as JSON, a string that ends with a zero: each endpoint with its queue and the reason why the queue
- * waits, connections that are being established, open interfaces, and counters. The call visits every endpoint, so do not make it
- * in every iteration of a loop. `len` has the same meaning as for tieline_context_report.
+ * waits, connections that are being established, open interfaces, and counters. The call visits every endpoint, so its cost grows
+ * with their number. `len` has the same meaning as for tieline_context_report.
  */
 int32_t tieline_worker_status(const struct tieline_worker *worker,
                               char *text,
@@ -1169,8 +1183,8 @@ int32_t tieline_job_close(struct tieline_job *job);
 int32_t tieline_job_place(const struct tieline_job *job, struct tieline_job_place *place);
 
 /*
- * Sets the time limit for one exchange or lookup of the launcher. Returns TIELINE_BUSY while another call of the job is in
- * progress.
+ * Sets the time limit of each exchange, publication and lookup of the launcher; a caller's own exchange has its own. Returns
+ * TIELINE_BUSY while another call of the job is in progress.
  */
 int32_t tieline_job_set_deadline(struct tieline_job *job,
                                  uint64_t deadline_ns);
@@ -1182,8 +1196,8 @@ int32_t tieline_job_publish(const struct tieline_job *job,
                             size_t len);
 
 /*
- * Waits until `rank` has published `key`, and writes the published bytes. `len` has the same meaning as for
- * tieline_worker_address.
+ * Waits until `rank` has published `key`, at most for the job's time limit, and writes the published bytes. `len` has the same
+ * meaning as for tieline_worker_address.
  */
 int32_t tieline_job_lookup(const struct tieline_job *job,
                            size_t rank,

@@ -520,15 +520,15 @@ struct tieline_module_attr {
     /* The capabilities, `TIELINE_CAP_*`. */
     uint64_t caps;
     /*
-     * The rank among the modules with the same capabilities. Higher ranks come first; a module with a negative rank is used only
-     * on request.
+     * The rank among the modules that reach a peer. Higher ranks come first; a module with a negative rank is used only on
+     * request.
      */
     int32_t priority;
     /* The maximum number of entries of an iov. */
     uint32_t max_iov;
-    /* The longest payload of am_short in bytes, at least 8. */
+    /* The longest payload of am_short in bytes, at least 8 with CAP_AM_SHORT. */
     size_t max_short;
-    /* The longest payload of am_packed in bytes, at least 64. */
+    /* The longest payload of am_packed in bytes, at least 64 with CAP_AM_PACKED. */
     size_t max_packed;
     /* The longest payload of am_zcopy, in bytes. */
     size_t max_zcopy;
@@ -723,7 +723,7 @@ struct tieline_event {
     uint64_t peer;
     /* The message header, or the fetched value. In a failed completion: the device's own number of the reason, or 0. */
     uint64_t header;
-    /* The payload, or words, valid until the next poll or close of this interface. */
+    /* The payload, or words, valid until the next poll or close of this interface; with the flag LENT until `release`. */
     const uint8_t *data;
     /* The length of `data`, in bytes. */
     size_t len;

@@ -19,6 +19,7 @@ mod claims;
 mod elf;
 mod identity;
 mod load;
+mod loads;
 mod objects;
 mod probe;
 mod room;

@@ -14,16 +14,15 @@ use super::objects::{base_of, defined_in, object_of};
 use super::room::Room;
 use super::search::Checked;
 use super::settings::Settings;
-use super::sys;
+use super::{loads, sys};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{OsStr, c_int, c_void};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use tieline_explain::Error;
-use tieline_explain::{Log, LogLine};
+use tieline_explain::{Error, Log, LogLine};
 use tieline_plugin_api::abi::{DomainAttr, ENTRY_SYMBOL, EntryFn};
-use tieline_plugin_api::process::{Call, Calls, Kept};
+use tieline_plugin_api::process::{Call, Kept};
 use tieline_plugin_api::{CoreNote, Status};
 use tieline_trial::{FileKey, Unfit};
 
@@ -80,22 +79,14 @@ fn refuse<T>(
 /// inherits the list.
 static LOADED: Kept<(sys::MappedFile, semver::Version)> = Kept::new();
 
-/// The loads of files in progress. In a child that is forked during a load, the loader has the file, possibly not relocated.
-static LOADS: Calls = Calls::new();
-
 /// Begins to use the loader. A child that was forked during a load is refused.
 pub(super) fn begin() -> Result<Call<'static>, Refusal> {
-    LOADS.begin().ok_or_else(|| {
+    loads::begin().ok_or_else(|| {
         let expected = "a process whose parent was loading no file at the fork".to_string();
         let found = "a thread of the parent was loading a provider file at the fork, so the loader may have it in part. \
                      Start the child by exec, or open a context before the fork";
         ("fork", Unfit { expected, found: found.to_string() })
     })
-}
-
-/// Checks whether a load is in progress, or was in progress when this process was forked.
-pub(super) fn in_progress() -> bool {
-    LOADS.in_progress()
 }
 
 /// Checks whether the loader already has an object of this path. If so, its constructors have run, and the loader would use that

@@ -149,7 +149,7 @@ fn try_with(
 unsafe fn child(path: &CStr, symbol: &CStr, call: Option<&mut Call>, say: Say) -> ! {
     // SAFETY: dlopen, and a call of the symbol as the parent would make it. Any damage ends with this process.
     unsafe {
-        if super::load::in_progress() {
+        if crate::loads::in_progress() {
             say.end(b"W")
         }
         let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);

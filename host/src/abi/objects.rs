@@ -2,8 +2,7 @@
 
 use super::events::{BATCH, Batch, Polled};
 use super::grown::{grown, listed};
-use super::span::Span;
-use super::{ConnectorTable, EndpointTable, InterfaceTable, OwnedEndpoint};
+use super::{ConnectorTable, EndpointTable, InterfaceTable, OwnedEndpoint, Span};
 use crate::load::LoadedProvider;
 use std::cell::Cell;
 use std::ffi::c_void;

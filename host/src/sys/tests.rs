@@ -32,7 +32,7 @@ fn a_symbol_of_another_object_is_told_from_one_of_the_library() {
 #[test]
 fn a_trial_during_a_load_of_its_process_uses_no_loader() {
     assert!(tieline_testing::holds_in_child(|| {
-        let _load = super::super::load::begin();
+        let _load = crate::loads::begin();
         trial(c"libc.so.6", c"malloc") == Trial::Disturbed
     }));
 }

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The maximum number of files of a package that may use each other in a cycle. These numbers may only be decreased.
 const MOST: [(usize, &str); 3] = [
     (4, "core host"),
-    (3, "choose job providers/tcp"),
+    (3, "choose job order providers/tcp"),
     (
         2,
-        "config explain lookup net order plugin-api providers/memory-file providers/registration providers/shm providers/shm-cma \
+        "config explain lookup net plugin-api providers/memory-file providers/registration providers/shm providers/shm-cma \
          providers/shm-knem providers/shm-xpmem providers/single-copy providers/tcp-connect providers/verbs tag tools trial wireup",
     ),
 ];

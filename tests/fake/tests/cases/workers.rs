@@ -321,38 +321,6 @@ cases! {
         }
     }
 
-    /// The endpoint fails with its connection for messages. Dropping it releases the connection for memory, whose close is then not
-    /// observed.
-    fn leave_of_peer_is_reported_after_its_failed_endpoint_was_dropped() {
-        let stage = Stage::new(vec![
-            Lane::messages("am").over_circuits(),
-            Lane::memory("rma").on_other_provider().over_circuits(),
-        ]);
-        let told: Rc<RefCell<Vec<&str>>> = Rc::default();
-        let (left, failed, ended) = (told.clone(), told.clone(), told.clone());
-        stage.a.on_peer_left(move |_| left.borrow_mut().push("left"));
-        stage.a.on_peer_failure(move |_, _| failed.borrow_mut().push("failed"));
-        stage.a.on_endpoint_failure(move |_, _| ended.borrow_mut().push("ended"));
-        let (target, key) = stage.target(vec![0; 8]);
-        assert_eq!(stage.ended(stage.ab.put_bytes(&[1; 8], &key, 0)), Ok(0));
-        let _ = stage.ab.send(5, 0, b"").unwrap();
-        stage.settle();
-        let (from, to) = (stage.world.interface(0, "am"), stage.world.interface(1, "am"));
-        stage.world.break_endpoints(from, to, Status::Closed, "it leaves");
-        stage.settle();
-        assert_eq!(*told.borrow(), [""; 0], "its other connection has not ended");
-        let Stage { ab, ba, a, b, at_a, at_b, world, .. } = stage;
-        assert_eq!(ab.error().expect("it has failed").status(), Status::Closed);
-        drop((key, ab));
-        drop((ba, b, target));
-        for _ in 0..500 {
-            let _ = a.progress();
-        }
-        assert_eq!(*told.borrow(), ["left"]);
-        assert_eq!(world.faults(), Vec::<String>::new());
-        drop((a, at_a, at_b));
-    }
-
     /// The test covers lanes that observe processes, and network lanes.
     fn death_of_silent_peer_is_reported() {
         for local in [0, caps::LOCAL_ONLY] {
