@@ -112,7 +112,7 @@ impl EndpointState {
         }
         let is_new = self.state.get() == State::New;
         let error = if is_new { self.with_refusal_before(error) } else { error };
-        let error = self.worker.with_exit(self, error.of(Scope::Connection));
+        let error = self.worker.with_exit(&self.address.entry.worker, error.of(Scope::Connection));
         if is_new && ends_service(&error) {
             self.hand_over();
         }
@@ -139,7 +139,7 @@ impl EndpointState {
         self.worker.clone().end_circuits(self, &error);
         self.lost_for_its_user(None, &error);
         if self.owner != Owner::Circuit {
-            self.worker.clone().service_peer_lost(self.address.entry.worker, &error);
+            self.worker.service_peer_lost(self.address.entry.worker, &error);
         }
         if let Some(control) = self.open_control() {
             control.fail(error);

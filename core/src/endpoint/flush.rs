@@ -11,11 +11,12 @@
 
 use super::post::Posted;
 use super::queued::QueuedOp;
-use super::{EndpointState, ModulePair, State, WorkerCalls};
+use super::{EndpointState, ModulePair, State};
 use crate::op::{Fence, Id, Kind, way};
 use crate::registry::abi::RawEndpoint;
 use crate::request::{Outcome, Request};
 use crate::shared::Shared;
+use crate::worker::WorkerState;
 use crate::{Error, Status};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -74,7 +75,7 @@ impl EndpointState {
             }
         };
         self.begin_flush(id, late);
-        let _ = run_due(&self.shared, &*self.worker);
+        let _ = run_due(&self.shared, &self.worker);
         if self.shared.ops.borrow().has_failed(id) {
             // The failure concerns an operation for which the flush waited; the flush's own result reports it.
             return Ok(Outcome::Pending(Request::new(self.shared.clone(), id)));
@@ -390,7 +391,7 @@ pub(super) fn ends_service(error: &Error) -> bool {
 
 /// Flushes the lanes of each flush whose earlier operations have ended. Returns the number of these flushes.
 #[cold]
-pub(crate) fn run_due(shared: &Shared, worker: &dyn WorkerCalls) -> usize {
+pub(crate) fn run_due(shared: &Shared, worker: &WorkerState) -> usize {
     let mut count = 0;
     loop {
         let due = shared.ops.borrow_mut().take_due();

@@ -2,7 +2,6 @@
 //! that post, flush and end operations build on these four. The files of the four build only on those of records, order, rails and
 //! the route.
 
-use super::calls::WorkerCalls;
 use super::counters::EndpointCounters;
 use super::key::{KeyInner, RemoteKey};
 use super::known_keys::KnownKeys;
@@ -14,6 +13,7 @@ use crate::op::{Id, Kind, Order};
 use crate::registry::abi::{PackBuffer, RawEndpoint};
 use crate::request::{Outcome, Request};
 use crate::shared::{Shared, Unanswered};
+use crate::worker::WorkerState;
 use crate::{Error, Status};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -82,7 +82,7 @@ pub(crate) struct EndpointState {
     /// The longest message that the open message lane gathers in place.
     pub(super) max_zcopy: Cell<usize>,
     pub(crate) shared: Rc<Shared>,
-    pub(super) worker: Rc<dyn WorkerCalls>,
+    pub(super) worker: Rc<WorkerState>,
     /// The endpoint's number, which is also the cookie of the lanes that it owns. A lane over a circuit has the circuit's number.
     pub(crate) id: Id,
     /// The endpoint's index among the worker's endpoints, which also names the owner of its operations.
@@ -144,7 +144,7 @@ pub(crate) struct EndpointState {
 impl EndpointState {
     pub(crate) fn new(
         shared: Rc<Shared>,
-        worker: Rc<dyn WorkerCalls>,
+        worker: Rc<WorkerState>,
         id: Id,
         address: WorkerAddress,
         route: Route,

@@ -10,7 +10,6 @@ mod answer;
 mod at_once;
 mod atomic;
 mod by_handle;
-mod calls;
 mod cancel;
 mod close;
 mod counters;
@@ -50,7 +49,6 @@ mod untaken;
 #[doc(hidden)]
 pub use at_once::{AtOnce, AtomicNumbers, BytesThere, Tried};
 pub use by_handle::KeyLookup;
-pub(crate) use calls::{Circuits, WorkerCalls};
 pub use close::Close;
 pub use counters::EndpointCounters;
 pub use identity::EndpointId;

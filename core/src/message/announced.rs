@@ -1,11 +1,12 @@
 //! The receiving side of rendezvous messages (announced messages), until they are received.
 
-use crate::endpoint::{Endpoint, EndpointState};
+use crate::endpoint::Endpoint;
 use crate::interface::PeerId;
 use crate::proto::Origin;
 use crate::region::Region;
 use crate::request::Outcome;
 use crate::shared::Shared;
+use crate::worker::WorkerState;
 use crate::{Error, PostError};
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -35,23 +36,6 @@ pub(crate) struct Announced {
     pub(crate) len: usize,
     pub(crate) key: RefCell<Box<[u8]>>,
     pub(crate) stage: Cell<Stage>,
-}
-
-/// The worker's functions that messages call.
-pub(crate) trait Taker {
-    /// Returns the application's endpoint to a peer.
-    fn endpoint_to(&self, peer: u32) -> Option<Rc<EndpointState>>;
-
-    /// Posts the transfer of the message's first bytes into this memory.
-    fn take(
-        self: Rc<Self>,
-        announced: &Rc<Announced>,
-        local: &Region,
-        range: Range<usize>,
-    ) -> Result<Outcome, PostError>;
-
-    /// Refuses the message.
-    fn refuse(self: Rc<Self>, announced: &Announced);
 }
 
 /// A received rendezvous message (RTS). The message was longer than its lane can carry, so its bytes stay at the sender until they
@@ -88,7 +72,7 @@ pub(crate) trait Taker {
 pub struct Rendezvous {
     inner: Rc<Announced>,
     shared: Rc<Shared>,
-    worker: Weak<dyn Taker>,
+    worker: Weak<WorkerState>,
     /// Whether the sender has been answered, or needs no answer.
     over: bool,
 }
@@ -97,7 +81,7 @@ impl Rendezvous {
     pub(crate) fn new(
         inner: Rc<Announced>,
         shared: Rc<Shared>,
-        worker: Weak<dyn Taker>,
+        worker: Weak<WorkerState>,
     ) -> Rendezvous {
         Rendezvous { inner, shared, worker, over: false }
     }
@@ -136,7 +120,7 @@ impl Rendezvous {
     /// Returns the application's endpoint to the sender; see [`Message::endpoint`](crate::Message::endpoint).
     #[must_use]
     pub fn endpoint(&self) -> Option<Endpoint> {
-        self.worker.upgrade()?.endpoint_to(self.inner.from.peer).map(Endpoint::new)
+        self.worker.upgrade()?.known_endpoint(self.inner.from.peer).map(Endpoint::new)
     }
 
     /// Receives the message's first `range.len()` bytes into a range of a region. The region may be a transient registration
@@ -166,7 +150,7 @@ impl Rendezvous {
     pub fn receive_into(self, local: &Region, range: Range<usize>) -> Result<Outcome, NotReceived> {
         let mut this = self;
         let taken = match this.worker.upgrade() {
-            Some(worker) => worker.take(&this.inner, local, range),
+            Some(worker) => worker.take_announced(&this.inner, local, range),
             None => Err(Error::from_status(crate::Status::Closed).into()),
         };
         match taken {
@@ -203,7 +187,7 @@ impl Drop for Rendezvous {
     fn drop(&mut self) {
         let worker = self.worker.upgrade().filter(|_| !self.over && self.shared.same_process());
         if let Some(worker) = worker {
-            worker.refuse(&self.inner);
+            worker.refuse_one(&self.inner);
         }
     }
 }

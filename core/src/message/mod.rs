@@ -12,7 +12,6 @@ use crate::endpoint::Endpoint;
 use crate::interface::InterfaceSlot;
 use crate::shared::Shared;
 use abi::{Lent, Polled, Readers};
-use announced::Taker;
 use std::cell::{Cell, OnceCell};
 use std::ffi::c_void;
 use std::fmt;
@@ -26,7 +25,7 @@ pub(crate) const ANNOUNCED: u32 = u32::MAX;
 /// The part of a worker that its messages use.
 pub(crate) struct Inbox {
     /// The worker itself.
-    pub(crate) worker: OnceCell<Weak<dyn Taker>>,
+    pub(crate) worker: OnceCell<Weak<crate::worker::WorkerState>>,
     /// The rendezvous message whose handler runs.
     pub(crate) current: Cell<Option<Rendezvous>>,
     shared: Rc<Shared>,
@@ -170,7 +169,7 @@ impl<'a> Message<'a> {
     #[must_use]
     pub fn endpoint(&self) -> Option<Endpoint> {
         let worker = self.inbox.worker.get()?.upgrade()?;
-        worker.endpoint_to(self.peer().0).map(Endpoint::new)
+        worker.known_endpoint(self.peer().0).map(Endpoint::new)
     }
 
     /// Keeps the payload beyond the handler's call. If the transport lends its buffers, nothing is copied. A [rendezvous

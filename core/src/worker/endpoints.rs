@@ -129,7 +129,7 @@ impl WorkerState {
     }
 
     /// Returns the application's endpoint to a peer: the oldest one that has not failed.
-    pub(super) fn known_endpoint(&self, peer: u32) -> Option<Rc<EndpointState>> {
+    pub(crate) fn known_endpoint(&self, peer: u32) -> Option<Rc<EndpointState>> {
         let (peers, endpoints) = (self.peers.borrow(), self.endpoints.borrow());
         let mut all = peers.endpoints_to(peer).filter_map(|id| endpoints.cold(id)?.upgrade());
         all.find(|endpoint| endpoint.is_alive())

@@ -2,7 +2,7 @@
 
 use super::WorkerState;
 use super::wiring::Sender;
-use crate::endpoint::{Circuits, Endpoint};
+use crate::endpoint::Endpoint;
 use crate::mem::local::LocalBuffer;
 use crate::op::{Id, Kind};
 use crate::proto::emulate::{self, Answer, Here};

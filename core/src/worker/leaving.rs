@@ -62,7 +62,7 @@ impl WorkerState {
     }
 
     /// Adds the peer's report of its exit to the error of a connection.
-    pub(super) fn with_exit(&self, worker: &[u8; 16], error: Error) -> Error {
+    pub(crate) fn with_exit(&self, worker: &[u8; 16], error: Error) -> Error {
         let peers = self.peers.borrow();
         let peer = peers.known_number(worker).and_then(|number| peers.get(number));
         match peer.and_then(|peer| peer.exited) {

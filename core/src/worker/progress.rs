@@ -415,7 +415,7 @@ impl WorkerState {
     fn work(self: &Rc<Self>) -> usize {
         let mut count = 0;
         if self.shared.ops.borrow().has_due() {
-            count += run_due(&self.shared, &**self) + self.end_transfers();
+            count += run_due(&self.shared, self) + self.end_transfers();
         }
         let round = self.busy.borrow().len();
         let mut turn_was_over = false;

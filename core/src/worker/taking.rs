@@ -7,8 +7,8 @@
 use super::WorkerState;
 use super::announced::Taking;
 use crate::PeerId;
-use crate::endpoint::{Endpoint, EndpointState, MAX_MESSAGE_ID};
-use crate::message::announced::{Announced, Rendezvous, Stage, Taker};
+use crate::endpoint::{Endpoint, MAX_MESSAGE_ID};
+use crate::message::announced::{Announced, Rendezvous, Stage};
 use crate::message::{ANNOUNCED, Message};
 use crate::proto::announce::Announce;
 use crate::proto::{Origin, emulate::Answer};
@@ -159,7 +159,15 @@ impl WorkerState {
         }
     }
 
-    fn take_announced(
+    /// Refuses a message that waits.
+    pub(crate) fn refuse_one(self: &Rc<Self>, announced: &Announced) {
+        if announced.stage.get() == Stage::Waiting {
+            self.over(announced, Err(Status::Unsupported));
+        }
+    }
+
+    /// Posts the transfer of a message's first bytes into this memory.
+    pub(crate) fn take_announced(
         self: &Rc<Self>,
         announced: &Rc<Announced>,
         local: &Region,
@@ -222,27 +230,6 @@ impl WorkerState {
                 }
                 posted
             }
-        }
-    }
-}
-
-impl Taker for WorkerState {
-    fn endpoint_to(&self, peer: u32) -> Option<Rc<EndpointState>> {
-        self.known_endpoint(peer)
-    }
-
-    fn take(
-        self: Rc<Self>,
-        announced: &Rc<Announced>,
-        local: &Region,
-        range: Range<usize>,
-    ) -> Result<Outcome, PostError> {
-        self.take_announced(announced, local, range)
-    }
-
-    fn refuse(self: Rc<Self>, announced: &Announced) {
-        if announced.stage.get() == Stage::Waiting {
-            self.over(announced, Err(Status::Unsupported));
         }
     }
 }

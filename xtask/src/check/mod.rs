@@ -6,7 +6,6 @@
 
 mod c_programs;
 mod changed;
-mod circles;
 mod examples;
 pub(crate) mod instructions;
 mod kit;

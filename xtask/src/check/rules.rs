@@ -1,7 +1,7 @@
 //! Checks the rules of CONTRIBUTING.md that a compiler does not check: the length of files, and sleeps in tests. An exception is
 //! listed here with its reason. The manifests state which package may use which.
 
-use super::{Count, circles, memory, quotes, statics};
+use super::{Count, memory, quotes, statics};
 use crate::package::known_to_git;
 use crate::sh::{read, root};
 
@@ -42,8 +42,6 @@ pub(super) fn check() -> Count {
     let all = [
         lengths(&texts),
         sleeps(&texts),
-        circles::backwards(&page("ARCHITECTURE.md"), &texts),
-        circles::too_large(&texts),
         memory::misusable(&texts),
         memory::plain_copies(&texts),
         statics::locked_for_ever(&texts),

@@ -3,7 +3,7 @@
 use super::{Circuit, State, end};
 use crate::address::WorkerAddress;
 use crate::endpoint::flush::ask_for;
-use crate::endpoint::{Circuits, EndpointState, ModulePair, Owner, Posted};
+use crate::endpoint::{EndpointState, ModulePair, Owner, Posted};
 use crate::interface::{InterfaceSlot, LaneLimits};
 use crate::op::Kind;
 use crate::op::held::Through;
@@ -43,8 +43,10 @@ pub(super) fn module_text(
     }
 }
 
-impl Circuits for WorkerState {
-    fn wire(
+impl WorkerState {
+    /// Returns the provider endpoint of a circuit for `endpoint` over `pair`, and the circuit's limits. Begins to form the circuit
+    /// if none exists. `Again`: the circuit is being formed, and the endpoint continues when the circuit is connected.
+    pub(crate) fn wire(
         self: Rc<Self>,
         endpoint: &EndpointState,
         pair: ModulePair,
@@ -121,18 +123,21 @@ impl Circuits for WorkerState {
         self.circuit_state(number)
     }
 
-    fn circuit_forms(&self, endpoint: &EndpointState, interface: usize) -> bool {
+    /// Checks whether this endpoint's circuit over an interface is being formed.
+    pub(crate) fn circuit_forms(&self, endpoint: &EndpointState, interface: usize) -> bool {
         let number = self.circuit_over(endpoint, interface);
         let circuits = self.wiring.circuits.borrow();
         let circuit = number.and_then(|number| circuits.get(&number));
         circuit.is_some_and(|circuit| matches!(circuit.state, State::Forming))
     }
 
-    fn circuit_over(&self, endpoint: &EndpointState, interface: usize) -> Option<u64> {
+    /// Returns the circuit that an endpoint uses over an interface.
+    pub(crate) fn circuit_over(&self, endpoint: &EndpointState, interface: usize) -> Option<u64> {
         self.wiring.by_user.borrow().get(&(endpoint.index, interface)).copied()
     }
 
-    fn is_shared(&self, endpoint: &EndpointState, interface: usize) -> bool {
+    /// Checks whether another endpoint uses the same circuit over an interface.
+    pub(crate) fn is_shared(&self, endpoint: &EndpointState, interface: usize) -> bool {
         let number = self.circuit_over(endpoint, interface);
         let circuits = self.wiring.circuits.borrow();
         let circuit = number.and_then(|number| circuits.get(&number));
@@ -140,18 +145,21 @@ impl Circuits for WorkerState {
         circuit.is_some_and(|circuit| circuit.users.iter().filter(lives).count() > 1)
     }
 
-    fn leave_unasked(&self, circuit: u64) {
+    /// Notes before an endpoint is dropped that no flush has checked its operations on a circuit.
+    pub(crate) fn leave_unasked(&self, circuit: u64) {
         if let Some(circuit) = self.wiring.circuits.borrow_mut().get_mut(&circuit) {
             circuit.unasked = true;
         }
     }
 
-    fn circuits_of(&self, endpoint: &EndpointState) -> Vec<u64> {
+    /// Returns the circuits that an endpoint uses.
+    pub(crate) fn circuits_of(&self, endpoint: &EndpointState) -> Vec<u64> {
         let (first, last) = ((endpoint.index, 0), (endpoint.index, usize::MAX));
         self.wiring.by_user.borrow().range(first..=last).map(|(_, number)| *number).collect()
     }
 
-    fn end_circuits(self: Rc<Self>, endpoint: &EndpointState, error: &Error) {
+    /// Abandons the circuits of a failed endpoint unless other endpoints use them.
+    pub(crate) fn end_circuits(self: Rc<Self>, endpoint: &EndpointState, error: &Error) {
         let mut keys = Vec::new();
         for number in self.circuits_of(endpoint) {
             let mut circuits = self.wiring.circuits.borrow_mut();
@@ -169,7 +177,8 @@ impl Circuits for WorkerState {
         }
     }
 
-    fn drop_dead_circuits_of(&self, endpoint: &EndpointState) {
+    /// Releases the dead circuits of an endpoint whose packer has returned; an endpoint keeps its circuits while its packer runs.
+    pub(crate) fn drop_dead_circuits_of(&self, endpoint: &EndpointState) {
         let mut circuits = self.circuits_of(endpoint);
         circuits.retain(|number| {
             let all = self.wiring.circuits.borrow();
@@ -178,7 +187,8 @@ impl Circuits for WorkerState {
         circuits.into_iter().for_each(|number| self.drop_failed(number));
     }
 
-    fn release_circuits(&self, endpoint: &EndpointState) {
+    /// Releases the circuits of a dropped endpoint; usable circuits stay for the next endpoint.
+    pub(crate) fn release_circuits(&self, endpoint: &EndpointState) {
         let at = std::ptr::from_ref(endpoint);
         let numbers = self.circuits_of(endpoint);
         for interface in 0..self.shared.interfaces.len() {
