@@ -89,7 +89,7 @@ impl Endpoint {
         }
         ep.check_handles()?;
         let control = ep.emulates()?;
-        let request = LocalBuffer::of_key_request(ep.id.raw(), handle);
+        let request = LocalBuffer::for_key_request(ep.id.raw(), handle);
         let opened = ep.shared.ops.borrow_mut().open_key(control.index, request);
         let asked = opened.map_err(|status| ep.refused(status))?;
         control.post(QueuedOp::ask(id::KEY, asked, key_request(handle)));

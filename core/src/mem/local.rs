@@ -95,7 +95,7 @@ impl LocalBuffer {
     }
 
     /// Makes the record of a request for the key of a handle, by the endpoint with the number `of`.
-    pub(crate) fn of_key_request(of: u64, handle: u64) -> LocalBuffer {
+    pub(crate) fn for_key_request(of: u64, handle: u64) -> LocalBuffer {
         let asks = [of.to_le_bytes(), handle.to_le_bytes()].concat();
         LocalBuffer::held(Memory::Bytes(asks.into()), 0, 16)
     }

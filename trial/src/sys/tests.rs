@@ -48,7 +48,7 @@ fn signal_that_ends_a_child_is_named_behind_its_answer() {
 }
 
 #[test]
-fn answer_of_a_signal_handler_stands_if_the_status_was_collected_elsewhere() {
+fn signal_handlers_answer_stands_if_status_was_collected_elsewhere() {
     let named = outcome(b"L\0\x0b".to_vec(), End::Gone);
     assert_eq!(named, Outcome { said: b"L".to_vec(), end: End::Killed(11) });
     let none = outcome(b"L".to_vec(), End::Gone);
