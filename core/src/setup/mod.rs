@@ -1,6 +1,6 @@
 //! The state of an open context that its workers share: configuration, providers, composition, memory.
 //!
-//! The module uses configuration, registry, ranking, composition and memory. Workers, endpoints and the public [`crate::Context`]
+//! The module uses configuration, providers, ranking, composition and memory. Workers, endpoints and the public [`crate::Context`]
 //! use the module.
 
 mod assemble;
@@ -35,7 +35,7 @@ pub(crate) struct Roles {
     pub(crate) memory: bool,
 }
 
-/// A module that every worker opens.
+/// A module that each worker opens, as far as the system permits it.
 pub(crate) struct ModuleUse {
     pub(crate) domain: usize,
     pub(crate) name: String,
@@ -44,17 +44,18 @@ pub(crate) struct ModuleUse {
     pub(crate) attr: ModuleAttr,
 }
 
-/// The state of a context that its workers and regions share. The state does not change after opening, except for counters.
+/// The state of a context that its workers and regions share. What was found and chosen does not change after opening; notes, names
+/// and the state of the progress thread do.
 pub(crate) struct Core {
     pub(crate) id: [u8; 16],
     pub(crate) location: Location,
     pub(crate) config: Arc<Config>,
     pub(crate) discovery: Discovery,
     pub(crate) composition: Composition,
-    /// The other decisions that were made while the context was opened.
+    /// The decisions made while the context was opened, apart from those of the discovery and the composition.
     pub(crate) records: Vec<Record>,
     pub(crate) modules: Vec<ModuleUse>,
-    /// The connection-only modules that some path needs; every worker opens them.
+    /// The connection-only modules that some path needs, and that each worker opens.
     pub(crate) connectors: Vec<ModuleUse>,
     /// The providers that read the range of ports on which to listen.
     pub(crate) listening: Vec<String>,
@@ -129,7 +130,7 @@ impl Core {
         self.journal.get().filter(|_| self.same_process())
     }
 
-    /// Returns the service worker's entry for a worker other than the service worker itself.
+    /// Returns the service worker's entry, for the address of another worker. `None` while no progress thread serves.
     pub(crate) fn service_entry(&self, worker: &[u8; 16]) -> Option<WorkerEntry> {
         let serves = || self.service_stopped.get().is_none();
         self.service.get().filter(|entry| entry.worker != *worker && serves()).cloned()
@@ -223,8 +224,7 @@ impl Core {
         Ok(names)
     }
 
-    /// Removes the name of a closed worker. When the last name is removed, the listener closes, so later requests are refused
-    /// immediately.
+    /// Removes the name of a worker. When the last name is removed, the listener closes, so later requests are refused immediately.
     pub(crate) fn forget_name(&self, worker: &[u8; 16]) {
         let closed = self.names.forget(worker);
         if let (Some(names), Some(poller)) = (closed, self.service_poller.get()) {
@@ -233,7 +233,7 @@ impl Core {
         }
     }
 
-    /// Returns the addresses at which the responder for names listens, and the proof that it requires.
+    /// Returns the settings of the responder for names: where it listens, and the secret that it requires.
     pub(crate) fn name_settings(&self) -> Result<tieline_net::Settings, Error> {
         let config = &self.config;
         let (interfaces, ports) = (config.text(vars::TCP_INTERFACES), config.text(vars::TCP_PORTS));
