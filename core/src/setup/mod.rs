@@ -44,8 +44,8 @@ pub(crate) struct ModuleUse {
     pub(crate) attr: ModuleAttr,
 }
 
-/// The state of a context that its workers and regions share. What was found and chosen does not change after opening; notes, names
-/// and the state of the progress thread do.
+/// The state of a context that its workers and regions share. Providers, composition and modules do not change after opening.
+/// Notes, names and the state of the progress thread do.
 pub(crate) struct Core {
     pub(crate) id: [u8; 16],
     pub(crate) location: Location,

@@ -19,6 +19,7 @@ pub struct Counters {
     pub failed_connections: u64,
     /// The number of wire-up messages that were retransmitted because no answer had arrived.
     pub wireup_retransmissions: u64,
-    /// The number of rejections that the worker made for connections of peers, including its own unfinished ones that it closed.
+    /// The number of rejections that the worker sent to peers: of their connection requests, and of unfinished connections that it
+    /// ended.
     pub wireup_rejections: u64,
 }
