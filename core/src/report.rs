@@ -25,8 +25,9 @@ use crate::Error;
 use crate::builtin;
 use crate::config::{Config, nearest};
 
-/// Returns the variables of the core and of the built-in providers with their values in this process, other variables that are set,
-/// and the configuration files that were searched. The function opens no context, so it works even if no context can be opened.
+/// Returns variables with their values in this process, and the configuration files that were searched. The variables are those of
+/// the core and of the built-in providers, and others that are set. The function opens no context, so it works even if no context
+/// can be opened.
 ///
 /// # Errors
 /// An error if a configuration file is malformed, or if the file named by `TIELINE_CONFIG` cannot be read.

@@ -5,8 +5,8 @@
 //! The thread sleeps on its worker's descriptor when there is nothing to do. If a module has no descriptor, the thread sleeps for
 //! short periods. The thread runs no message handlers: those run in the application's own progress.
 //!
-//! If the thread ends on its own, with an error or a panic, the context opens no worker and registers no memory for peers from that
-//! time on. Each worker reports the error once, in a wait ([`Core::check_service`]).
+//! If the thread ends on its own, with an error or a panic, the context then opens no worker and registers no memory for peers.
+//! Each worker reports the error once, in a wait ([`Core::check_service`]).
 
 use crate::exit::{self, Ends};
 use crate::setup::Core;

@@ -6,8 +6,8 @@
 //! which costs both sides some microseconds.
 //!
 //! Unless it is configured, the duration of spinning depends on the number of processes of the job on this host ([`Spin`]). The
-//! kernel's count of context switches corrects the duration: processes that are pinned to one processor each appear to share
-//! processors, and processes outside the job are not counted.
+//! kernel's count of context switches corrects the duration. Without the correction, processes pinned to one processor each would
+//! appear to share processors, and processes outside the job would not count.
 
 use crate::setup::Spin;
 use std::cell::Cell;

@@ -26,7 +26,7 @@ impl Worker {
 
     /// Makes progress, and sleeps if possible, until the condition holds. A thread that makes the condition true should wake this
     /// worker ([`Worker::waker`]); otherwise the call notices with a delay. The method must not be called inside a handler or in a
-    /// forked child: it makes no progress there, so it returns only if the condition already holds or another thread makes it true.
+    /// forked child. It makes no progress there, and returns only if something else makes the condition true.
     pub fn progress_until(&self, condition: &dyn Fn() -> bool) {
         while !condition() {
             // A worker that cannot sleep or reports an error still serves its peers.

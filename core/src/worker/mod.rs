@@ -119,8 +119,8 @@ use std::sync::Arc;
 /// * Calls that wait, and flushes, fail with `Busy`. There are two exceptions: [`close_region`](Worker::close_region) tries once,
 ///   and [`progress_until`](Worker::progress_until) must not be called.
 /// * [`progress`](Worker::progress) does nothing and returns 0.
-/// * A message handler registered inside a handler takes effect at the latest when the running progress call has ended, or, after a
-///   panic, in the next one.
+/// * A message handler registered inside a handler takes effect at the latest when the running progress call returns. After a
+///   panic, the next call does this.
 /// * A [`Message`] is valid only during the handler's call; [`keep`](Message::keep) extends the life of its payload.
 ///
 /// The same rules apply to the tasks of a [`Remote`](crate::Remote).
@@ -161,7 +161,7 @@ use std::sync::Arc;
 /// transport already holds complete normally if the worker keeps their connection open; otherwise they end with `Canceled`.
 ///
 /// Dropping does not wait for the applications of peers. Dropping may wait for the transport to accept messages, at most
-/// `TIELINE_CLOSE_TIMEOUT` (by default 1 s) for each interface; messages that the transport has not accepted in this time are lost.
+/// `TIELINE_CLOSE_TIMEOUT` (by default 1 s) for each interface. Messages that the transport has not accepted in this time are lost.
 ///
 /// Endpoints, keys and requests that outlive the worker are unusable; kept messages stay readable. All of these objects keep the
 /// worker's interfaces open. The interfaces close when the last of these objects is dropped. Messages that returned `Done` may be

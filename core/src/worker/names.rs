@@ -66,9 +66,8 @@ impl Worker {
     /// [`Worker::endpoint_by_name`] makes an endpoint from a name, and requests the current [`address`](Worker::address) from this
     /// process.
     ///
-    /// If no worker of the context has a name, the call opens a listener of the context, on the TCP interfaces and ports that are
-    /// allowed (`TIELINE_TCP_INTERFACES`, `TIELINE_TCP_PORTS`). The listener stays open until the last worker with a name is
-    /// closed.
+    /// If no worker of the context has a name, the call opens a listener on the TCP interfaces and ports that
+    /// `TIELINE_TCP_INTERFACES` and `TIELINE_TCP_PORTS` allow. The listener stays open until the last worker with a name is closed.
     ///
     /// The worker's progress answers lookups, also while the worker sleeps in a call that waits; so does the context's progress
     /// thread if there is one. As with the address, a process that has the name may connect, unless the job has a secret. Carry the

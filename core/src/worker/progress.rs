@@ -68,8 +68,8 @@ impl WorkerState {
         count
     }
 
-    /// Polls the interfaces that need a system call: in every call for a while after an event, or if there are no other interfaces;
-    /// otherwise at intervals.
+    /// Polls the interfaces that need a system call. Progress does so in every call for a while after an event, or without other
+    /// interfaces, and otherwise at intervals.
     #[cold]
     fn poll_slow(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
         self.note_thread();

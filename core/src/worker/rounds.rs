@@ -1,7 +1,7 @@
-//! The interfaces that need no system call for a poll: a progress call polls the active ones, and at least every eighth call polls
-//! the idle ones. An interface becomes idle if it has had no event for several checks while another interface had some. A worker
-//! that gets its messages from one module thus avoids the cost of modules without events, such as `verbs/ud` once connections
-//! exist.
+//! The interfaces that need no system call for a poll. Each progress call polls the active ones, and at least every eighth call
+//! polls the idle ones. An interface becomes idle if it has had no event for several checks while another interface had some. A
+//! worker that gets its messages from one module thus avoids the cost of modules without events, such as `verbs/ud` once
+//! connections exist.
 
 use std::cell::Cell;
 

@@ -138,10 +138,10 @@ impl ServiceCall {
         &self.endpoint
     }
 
-    /// Returns the answer, or `None` while there is no answer. Errors: the server refused the request, for example without a
-    /// listener or with a full backlog ([`ConnectError::Configure`]), the server did not respond ([`ConnectError::Retry`]), or the
-    /// route to the peer has failed ([`ConnectError::Exchange`]). The call makes no progress. After an answer it returns the same
-    /// answer again.
+    /// Returns the answer, or `None` while there is no answer. [`ConnectError::Configure`]: the server refused the request, for
+    /// example without a listener or with a full backlog. [`ConnectError::Retry`]: the server did not respond in time.
+    /// [`ConnectError::Exchange`]: the route to the peer has failed. The call makes no progress. After an answer it returns the
+    /// same answer again.
     #[must_use]
     pub fn test(&self) -> Option<Result<ServiceAnswer, ConnectError>> {
         let result = self.worker.services.borrow().result(self.token)?;

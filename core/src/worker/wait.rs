@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use tieline_plugin_api::Armed;
 use tieline_plugin_api::caps;
 
-/// The maximum length of a sleep while work is pending that no descriptor signals: queued operations, a key that settles, open
-/// lookups of names, or interfaces that are not watched. The worker's timer ends the sleep.
+/// The maximum length of a sleep while work is pending that no descriptor signals: queued operations, settling keys, open name
+/// lookups, or interfaces that are not watched. The worker's timer ends the sleep.
 const QUEUED_NAP: Duration = Duration::from_millis(1);
 
 /// The interval between two polls of a module without a descriptor.

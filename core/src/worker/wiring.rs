@@ -104,8 +104,8 @@ pub(crate) struct Wiring {
     to_take: RefCell<BTreeSet<(usize, u64)>>,
     /// The circuits with datagrams that their carrier has not accepted.
     waiting: RefCell<BTreeSet<u64>>,
-    /// The workers, and interfaces that stand for their domains, between which a connection failed recently, and the time (ns, see
-    /// `now`) until which they are tried after all others.
+    /// The routes (see `way`) on which a connection failed recently, and the time (ns, see `now`) until which they are tried after
+    /// all others.
     avoided: RefCell<BTreeMap<([u8; 16], usize), u64>>,
     next_circuit: Cell<u64>,
     /// The numbers of closed circuits that are not reused yet, so that late events cannot reach a newer circuit.

@@ -59,10 +59,10 @@ impl<T> Movable<T> {
     ///
     /// * [`Worker::check_movable`] has returned `Ok` for every worker in it.
     /// * The value contains every object of each of these workers: the [`Worker`], all clones of its endpoints, all remote keys and
-    ///   pointers, requests, counters, kept messages, announcements, service requests, service calls and name calls. An object
-    ///   taken out through a reference, for example a clone of an endpoint, is put back or dropped before another thread gets the
-    ///   value. A [`Waker`](crate::Waker), a [`Remote`](crate::Remote), regions and the context belong to no thread and may be
-    ///   outside the value.
+    ///   pointers, requests and counters. The same is true of kept messages, announcements, service requests, service calls and
+    ///   name calls. An object taken out through a reference, for example a clone of an endpoint, is put back or dropped before
+    ///   another thread gets the value. A [`Waker`](crate::Waker), a [`Remote`](crate::Remote), regions and the context belong to
+    ///   no thread and may be outside the value.
     /// * None of these workers is in a [`WaitSet`](crate::WaitSet), unless the set and all of its other workers are in the value,
     ///   too.
     /// * All other content, and all captures of the workers' handlers, packers and remote states, may move as well: they are

@@ -1,9 +1,9 @@
 //! Ending a worker's sleep from another thread.
 //!
 //! Both sides share one atomic word. The worker announces its sleep by a compare-exchange that fails if another thread has woken it
-//! before. The waking thread swaps its own value in, and writes to the descriptor only if the old value says that the worker has
-//! announced its sleep. Each side does one atomic step on one word. Therefore one of the two always detects the other's step. A
-//! test runs all interleavings of ten steps.
+//! before. The waking thread swaps its own value in, and writes to the descriptor only if the old value announced a sleep. Each
+//! side does one atomic step on one word. Therefore one of the two always detects the other's step. A test runs all interleavings
+//! of ten steps.
 
 use crate::Error;
 use crate::sys::{ForkGuard, Wakeup};
