@@ -38,10 +38,10 @@ use crate::Status;
 use std::fmt;
 use std::ops::Deref;
 
-/// The reason why an operation was not posted.
+/// The reason why an operation was not posted, or another call of an endpoint or worker failed.
 ///
-/// No part of the operation was executed, with three exceptions. First, a large put or get may have moved some of its bytes.
-/// Second, if a provider failed during this very call, the operation may have been executed in whole or in part. Third,
+/// No part of an operation was executed, with three exceptions. First, a large put or get may have moved some of its bytes. Second,
+/// if a provider failed during this very call, the operation may have been executed in whole or in part. Third,
 /// [`put_strided`](crate::Endpoint::put_strided) and [`get_strided`](crate::Endpoint::get_strided) may have posted some of their
 /// blocks, which continue.
 #[derive(Clone, PartialEq, Eq)]
@@ -76,9 +76,9 @@ pub enum CompletionError {
     /// dropped or its worker closed, the operation may have been executed. Status: `Canceled`, or `Closed` once the worker is
     /// closed.
     Canceled(Error),
-    /// The operation was not examined, because this call could not wait: the call was made in a handler, in a forked child or on
-    /// another worker, or the system refused to sleep. The operation continues if it has not ended. A later flush waits for the
-    /// operation and reports its failure.
+    /// The operation was not examined. The call was made in a handler, in a forked child or on another worker, the operation is
+    /// [tracked](crate::Worker::track) or counted, or the system refused to sleep. The operation continues if it has not ended. A
+    /// later flush waits for the operation; the flush reports its failure unless it is tracked or counted.
     Pending(Error),
 }
 
@@ -107,7 +107,7 @@ pub enum ConnectError {
 #[derive(Clone, PartialEq, Eq)]
 pub enum OpenError {
     /// A setting is wrong ([`ConfigureError::setting`] names it), or this machine lacks a device or permission that the context
-    /// needs; `tieline info --why` lists both. Status: any that is not listed for another variant.
+    /// needs. `tieline info --why` shows the reasons. Status: any that is not listed for another variant.
     Configure(ConfigureError),
     /// Memory, descriptors or another bounded resource ran out: request less, or release some of it. Status: `NoMemory`, `Again`,
     /// `Busy`.

@@ -162,7 +162,8 @@ impl Rendezvous {
     /// [`NotReceived`] returns the announcement, with a [`PostError`]. [`PostError::Retry`]: the maximum number of operations is
     /// pending. [`PostError::Correct`]: the range is longer than the message or outside its region, or the sender's announcement is
     /// malformed. [`PostError::Reconnect`]: the worker is closed, the sender has left, or the route to it has failed. On an error
-    /// nothing is pending, and the message was not refused; some bytes of a long range may have been written.
+    /// nothing is pending, and some bytes of a long range may have been written. The message was not answered, unless memory of one
+    /// of the two sides is missing (`Permission`).
     pub fn receive_into(self, local: &Region, range: Range<usize>) -> Result<Outcome, NotReceived> {
         let mut this = self;
         let taken = match this.worker.upgrade() {

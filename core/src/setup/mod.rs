@@ -63,7 +63,8 @@ pub(crate) struct Core {
     pub(crate) out_of_band: bool,
     pub(crate) connect_timeout: Duration,
     pub(crate) queue_bytes: usize,
-    /// The maximum number of rendezvous messages that a worker keeps for all its peers, and of the bytes of their keys.
+    /// The maximum number of rendezvous messages that a worker keeps for all its peers, and of the bytes of their keys. Each peer
+    /// has a small share beyond this.
     pub(crate) announced: (usize, usize),
     pub(crate) assist_size: usize,
     /// Whether the program or an operator declares that the context's workers make progress continuously.

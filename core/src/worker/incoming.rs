@@ -1,4 +1,5 @@
-//! Incoming internal messages. A malformed message is counted and dropped. A well-formed request that is refused gets an answer.
+//! Incoming internal messages. A malformed message is counted and dropped. A well-formed request that is refused gets an answer if
+//! its sender expects one.
 
 use super::WorkerState;
 use super::wiring::Sender;
