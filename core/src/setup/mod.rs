@@ -137,8 +137,8 @@ impl Core {
         self.service.get().filter(|entry| entry.worker != *worker && serves()).cloned()
     }
 
-    /// Checks whether the context's workers promise to make progress continuously. If the context has a progress thread, there is
-    /// no promise, since that thread sleeps and serves instead. If waits do not spin, there is no promise either, since the workers
+    /// Checks whether the context's workers promise to make progress continuously. While a progress thread serves, there is no
+    /// promise, since that thread sleeps and serves instead. If waits do not spin, there is no promise either, since the workers
     /// run too rarely.
     pub(crate) fn promises_to_poll(&self) -> bool {
         self.polls_often && self.breaks_promise().is_none()

@@ -9,9 +9,9 @@ impl Worker {
     /// Cancels an operation. `Ok`: the operation has ended, or its transport or receiver was asked to end it, and later progress
     /// ends it. The operation ends as `Canceled` if no part of it was executed, otherwise normally.
     ///
-    /// A message or operation that is still in its endpoint's queue and has not begun has ended when this call returns, and its
-    /// memory is free. If a transport holds the operation, the transport decides. A rendezvous message ends as `Canceled` unless
-    /// its receiver has begun to receive it or has refused it. A flush does not report canceled operations.
+    /// With the exceptions below, an operation that is still in its endpoint's queue and has not begun has ended when this call
+    /// returns, and its memory is free. If a transport holds the operation, the transport decides. A rendezvous message ends as
+    /// `Canceled` unless its receiver has begun to receive it or has refused it. A flush does not report canceled operations.
     ///
     /// # Errors
     /// [`PostError::Correct`] with `Unsupported` and a reason if the operation cannot be canceled; it then continues unchanged. An

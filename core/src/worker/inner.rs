@@ -75,7 +75,7 @@ pub(crate) struct WorkerState {
     pub(super) endpoints: RefCell<Slab<(), Weak<EndpointState>>>,
     /// The backlog of handlers that panicked.
     pub(super) left_over: LeftOver,
-    /// The answers that have no route to the requester at present.
+    /// The answers that could not be sent yet.
     pub(super) owed: owed::Owed,
     /// The rendezvous messages of peers.
     pub(super) announcements: Announcements,
@@ -252,7 +252,7 @@ impl WorkerState {
         Ok(inner)
     }
 
-    /// Checks that the worker is open. Objects added to a closed worker (`Closed`) would never be released.
+    /// Checks that the worker is open. Objects added to a closed worker (`Closed`) might never be released.
     pub(super) fn check_open(&self) -> Result<(), Error> {
         self.shared.core.check_process("a worker")?;
         if self.closed.get() { Err(Status::Closed.into()) } else { Ok(()) }

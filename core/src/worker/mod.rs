@@ -72,9 +72,9 @@ use std::sync::Arc;
 ///
 /// # Calls, and when each is allowed
 ///
-/// A worker has no thread of its own: messages and completions wait until a call makes progress. All methods of a worker and of its
-/// endpoints must be called from one thread at a time. Neither type is `Send`; only a [`Movable`](crate::Movable) moves a worker to
-/// another thread, together with all of its objects:
+/// A worker has no thread of its own: incoming messages and pending completions wait until a call makes progress. All methods of a
+/// worker and of its endpoints must be called from one thread at a time. Neither type is `Send`; only a [`Movable`](crate::Movable)
+/// moves a worker to another thread, together with all of its objects:
 ///
 /// ```compile_fail,E0277
 /// fn crosses_threads<T: Send>() {}
@@ -126,8 +126,8 @@ use std::sync::Arc;
 /// The same rules apply to the tasks of a [`Remote`](crate::Remote).
 ///
 /// Two other functions of the application run inside calls that post, and are not handlers: the packer of
-/// [`send_packed`](Endpoint::send_packed), and the function given to [`set_out_of_band`](Worker::set_out_of_band). Any call that
-/// has a datagram to send runs the latter function.
+/// [`send_packed`](Endpoint::send_packed), and the function given to [`set_out_of_band`](Worker::set_out_of_band). A call that has
+/// a datagram for this channel runs the latter function.
 ///
 /// # Order
 ///
@@ -206,7 +206,7 @@ impl Worker {
     /// complete when the handler runs.
     ///
     /// The handler replaces the previous handler of this id. The previous handler is dropped with everything that it captured:
-    /// immediately, or, if this method is called inside a handler, at the latest when the running progress call has ended.
+    /// immediately, or, if this method is called inside a handler, in the running or the next progress call.
     ///
     /// # Errors
     /// `Invalid` for an id in the library's own range; `Closed` if the worker is closed.

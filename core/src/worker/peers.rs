@@ -1,4 +1,4 @@
-//! The numbers of a worker's peers. A peer is a worker that has sent messages to this one, or to which an endpoint leads.
+//! The numbers of a worker's peers. A peer is a worker that has connected to this one, or to which an endpoint leads.
 //!
 //! A number is kept while the peer has a connection or the application has an endpoint to the peer. Up to [`REMEMBERED`] other
 //! peers are remembered; older ones are forgotten. A number is not reused before all others have been used.

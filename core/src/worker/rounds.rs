@@ -7,8 +7,8 @@ use std::cell::Cell;
 
 /// The number of calls in which an idle interface is polled at least once.
 pub(super) const EACH: u32 = 8;
-/// The number of checks, with events on other interfaces only, after which an interface becomes idle. Except in waits, there are at
-/// least 64 calls between two checks.
+/// The maximum number of checks, with events on other interfaces only, for which an interface stays active. Except in waits, there
+/// are at least 64 calls between two checks.
 const LOOKS: u32 = 4;
 
 /// The interfaces by index: first the active ones, then the idle ones.

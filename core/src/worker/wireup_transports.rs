@@ -187,7 +187,7 @@ impl WireupTransports {
 }
 
 /// The endpoints over which messages of a module carry datagrams, by destination. Their number is bounded. An evicted endpoint is
-/// made again when it is needed, and a datagram lost with it is retransmitted.
+/// made again when it is needed, and wire-up tolerates the loss of a datagram with it.
 pub(super) struct Carried<P, E> {
     open: HashMap<P, (u64, E)>,
     most: usize,

@@ -96,7 +96,7 @@ impl WaitSet {
         self.members.iter().filter_map(Member::worker).count()
     }
 
-    /// Checks whether the set contains no worker that has not ended.
+    /// Checks whether the set has no workers, or all of them have ended.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

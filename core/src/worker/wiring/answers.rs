@@ -87,7 +87,7 @@ impl WorkerState {
         }
     }
 
-    /// Releases a dead circuit even if the application still holds endpoints that failed with it: a peer waits at its other end,
+    /// Releases a dead circuit even if the application still holds endpoints that failed with it: a peer may wait at its other end,
     /// and is notified when the circuit is closed.
     pub(in crate::worker) fn drop_failed(&self, number: u64) {
         let (users, interface) = match self.wiring.circuits.borrow().get(&number) {
