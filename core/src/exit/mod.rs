@@ -22,8 +22,8 @@ const NAP: Duration = Duration::from_micros(200);
 
 /// A worker, as the exit of the process uses it.
 pub(crate) trait Leaves {
-    /// Says goodbye if no unsent data is lost as a result, and otherwise tries to notify the peers. The process ends afterwards,
-    /// possibly from within a handler.
+    /// Says goodbye if no unsent data is lost as a result, and otherwise tries to notify the peers. The process ends afterwards. A
+    /// handler of the worker may be running.
     fn leave_at_exit(&self);
 }
 

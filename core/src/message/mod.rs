@@ -113,7 +113,7 @@ impl<'a> Message<'a> {
         self.len() == 0
     }
 
-    /// Checks whether this is a rendezvous message, whose bytes are still at the sender.
+    /// Checks whether this is a rendezvous message, which arrives without its bytes.
     #[inline]
     #[must_use]
     pub fn is_rendezvous(&self) -> bool {

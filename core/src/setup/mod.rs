@@ -200,7 +200,7 @@ impl Core {
         self.live.get().and_then(|file| live::own(file)).unwrap_or_default()
     }
 
-    /// Makes the name of a worker; requests get this address from then on.
+    /// Makes the name of a worker; lookups get this address, until the worker states a newer one.
     pub(crate) fn publish_name(
         &self,
         worker: &[u8; 16],

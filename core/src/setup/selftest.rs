@@ -215,7 +215,8 @@ impl Trial<'_> {
         }
     }
 
-    /// Posts until the module accepts the operation, and waits for its end. The value is that of a completion event.
+    /// Posts until the module accepts the operation, and polls until it ends, at most [`PATIENCE`] times. The value is that of a
+    /// completion event.
     fn complete(&self, post: impl Fn() -> i32) -> Result<Option<u64>, Status> {
         let mut posted = false;
         for _ in 0..PATIENCE {

@@ -1,4 +1,4 @@
-//! The time that a wait may spin: none, unless configured or measured otherwise, if a job has more processes than processors.
+//! The time that a wait may spin. Unless it is configured, it is zero at first if a job has more processes than processors.
 
 use crate::config::{Config, vars};
 use crate::{Error, job, sys};

@@ -436,7 +436,7 @@ impl WorkerState {
         self.forget_name();
         self.closed.set(true);
         self.shown.publisher.ends();
-        // The mailboxes are closed before code that may panic, so that they accept no task that would never run.
+        // The mailboxes are closed early, so that they accept no task that would never run, even if later code panics.
         let mailboxes = self.mailboxes.take();
         mailboxes.iter().for_each(|mailbox| mailbox.close());
         let error = Error::new(

@@ -27,8 +27,8 @@ struct Help {
 }
 
 /// The transfers with which a worker helps. Pieces are copied while nothing is borrowed. `keys` stays borrowed during the import of
-/// a key, which may call the application's `oob`. That call cannot use the keys again: progress does not nest, and `Worker::close`
-/// is refused within progress.
+/// a key, which may call the application's `oob`. Within that call, progress and `Worker::close` do not use the keys again;
+/// dropping the worker would.
 #[derive(Default)]
 pub(super) struct Helps {
     /// The transfers, at most one for each peer and slot: an earlier request for the same slot has ended.

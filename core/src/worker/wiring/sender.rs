@@ -45,7 +45,7 @@ impl WorkerState {
             Sender::At(hash) => {
                 let known = self.address_of(&spoken.from);
                 let address = known.as_deref().or(identity.as_ref());
-                // If this worker has no state for the sender, the datagram can only be an answer for which no connection waits.
+                // Without state for the sender and without an identity, the datagram cannot form a connection.
                 address.is_none_or(|address| is_reached_at(address, hash))
             }
         };
