@@ -10,9 +10,9 @@
 //! | [`Error`] | everything else: the caller's own mistake, or a text for a person, with no choice for a program |
 //!
 //! A wait that reaches its deadline is not an error: `wait_until` returns `false`, and `wait` returns
-//! [`Waited::TimeIsUp`](crate::Waited). Therefore `TimedOut` in one of these types means that an operation, a connection, a request
-//! for a service or a name, or a closing worker has ended. In C, a wait that reaches its deadline returns `TIELINE_TIMED_OUT`, and
-//! the other cases are reported as `TIELINE_EXPIRED`.
+//! [`Waited::TimeIsUp`](crate::Waited). Therefore `TimedOut` in one of these types means that something has ended: an operation, a
+//! connection, a request for a service or a name, or the closing of a worker. In C, a wait that reaches its deadline returns
+//! `TIELINE_TIMED_OUT`, and the other cases are reported as `TIELINE_EXPIRED`.
 //!
 //! Each of the enums dereferences to an [`Error`] with its text ([`Deref`]), and `?` converts it back into one:
 //!

@@ -20,7 +20,7 @@
 //!
 //! A [`Context`] finds providers, ranks their modules and composes paths. Its [`Report`] lists the modules in use, and the reasons
 //! why other modules are not. A [`Worker`] is a progress engine that belongs to one thread at a time. An [`Endpoint`] leads to one
-//! peer. A [`Region`] is memory of operations; peers access a registered one with its [`RemoteKey`].
+//! peer. A [`Region`] is memory for operations; peers access a registered one with its [`RemoteKey`].
 //!
 //! An [`Error`] has a text for a person. The error types of the operations tell a program which reaction is possible ([`error`]).
 //! The library prints nothing unless `TIELINE_REPORT` is set. The library installs no signal handler and does not end the process.

@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use tieline_plugin_api::caps;
 
-/// A worker and all objects that belong to it, in a form that can move between threads. The value is in one thread at a time.
+/// A worker and all objects that belong to it, in a form that can move between threads. One thread at a time may use the value.
 ///
 /// A worker cannot be sent on its own, because its endpoints, requests and kept messages share its state without a lock. If two
 /// threads used two of these objects, both would modify the same words. Moving all of them together is sound. The compiler cannot
