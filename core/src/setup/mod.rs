@@ -35,7 +35,7 @@ pub(crate) struct Roles {
     pub(crate) memory: bool,
 }
 
-/// A module that each worker opens, as far as the system permits it.
+/// A module that each worker tries to open.
 pub(crate) struct ModuleUse {
     pub(crate) domain: usize,
     pub(crate) name: String,
@@ -55,7 +55,7 @@ pub(crate) struct Core {
     /// The decisions made while the context was opened, apart from those of the discovery and the composition.
     pub(crate) records: Vec<Record>,
     pub(crate) modules: Vec<ModuleUse>,
-    /// The connection-only modules that some path needs, and that each worker opens.
+    /// The connection-only modules that some path needs. Each worker tries to open them.
     pub(crate) connectors: Vec<ModuleUse>,
     /// The providers that read the range of ports on which to listen.
     pub(crate) listening: Vec<String>,
