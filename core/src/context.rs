@@ -1,4 +1,4 @@
-//! Contexts: finding, ranking and composing providers. A context owns its workers and registered memory.
+//! Contexts: they find providers, rank their modules and compose paths. Workers and regions keep the state of their context.
 
 use crate::OpenError;
 use crate::config::{Config, ConfigBuilder, vars};
@@ -11,7 +11,8 @@ use crate::sys::{OwnedBuffer, Span};
 use crate::worker::Worker;
 use std::sync::Arc;
 
-/// A lease that keeps the progress thread running. Every handle of the application holds a lease; the thread itself holds none.
+/// A lease that keeps the progress thread running. Contexts and the application's workers hold a lease; the thread itself holds
+/// none.
 pub(crate) struct Lease {
     #[allow(dead_code)] // held for its drop, which ends the thread
     service: Option<Service>,
@@ -38,8 +39,8 @@ impl Context {
     /// Opens a context as configured by the environment and the configuration files.
     ///
     /// # Errors
-    /// [`OpenError::Configure`]: a variable is malformed, a `required:` provider is missing, or no module can carry messages.
-    /// [`OpenError::Release`]: memory, descriptors or threads ran out.
+    /// [`OpenError::Configure`], for example if a variable is malformed, a `required:` provider is missing, or no module can carry
+    /// messages. [`OpenError::Release`] if memory, descriptors or threads ran out.
     pub fn open() -> Result<Context, OpenError> {
         Context::builder().open()
     }
@@ -66,17 +67,17 @@ impl Context {
         })
     }
 
-    /// Allocates `len` bytes of zeroed memory with [`Access::ALL`]. If a provider offers shared memory, peers on this host access
-    /// it by load and store.
+    /// Allocates `len` bytes of zeroed memory with [`Access::ALL`]. If a provider offers shared memory, peers on this host can
+    /// access the memory by load and store.
     ///
     /// A region of 0 bytes is valid: its key can be exported, and it is closed like any other region.
     ///
-    /// If no provider can share memory (for example because shared memory files are forbidden), the region is ordinary memory. In
-    /// this case [`Region::is_shared`] returns `false`, and the report contains the reason.
+    /// If no provider can share the memory, the region is ordinary memory, and [`Region::is_shared`] returns `false`. If the system
+    /// forbids shared memory files or one of this size, the report contains the reason.
     ///
     /// # Errors
-    /// [`OpenError::Release`] if `len` exceeds the memory that the machine has available, a limit of the process, or a memory
-    /// control group. The check runs before any page is touched. [`OpenError::Reopen`] as for [`Context::worker`].
+    /// [`OpenError::Release`] if `len` exceeds the memory that the machine, the process's limits or a memory control group leave
+    /// free. The limits are checked before a page is touched. [`OpenError::Reopen`] as for [`Context::worker`].
     pub fn alloc(&self, len: usize) -> Result<Region, OpenError> {
         self.alloc_with(len, Access::ALL)
     }
@@ -143,8 +144,8 @@ impl Context {
 
     /// Wraps a buffer as local memory for operations, without registering it (a transient registration).
     ///
-    /// Operations use the buffer in place. Puts and messages read the buffer, and gets and rendezvous receives write the buffer.
-    /// The region has no key. If a device needs a registration, its provider makes one for the duration of each operation.
+    /// Puts and messages read the buffer, and gets and rendezvous receives write the buffer. The region has no key. If a device
+    /// needs a registration for an operation, its provider makes one, or copies the bytes through its own memory.
     /// [`Region::into_buffer`] returns the buffer.
     ///
     /// ```
@@ -224,10 +225,11 @@ impl Context {
     /// another process ([`crate::live`]).
     ///
     /// Each entry is the worker's latest published state; [`WorkerStatus::age_ms`](crate::live::WorkerStatus) is its age. A worker
-    /// that makes progress in a loop publishes about every tenth of a second. The method may be called from any thread.
+    /// that makes progress in a loop publishes about every tenth of a second, or less often if that takes long. The method may be
+    /// called from any thread.
     ///
-    /// The result is empty with `TIELINE_LIVE=off`, if memory or a descriptor for it was missing, and in a forked child.
-    /// [`Worker::status`] needs neither.
+    /// The result is empty with `TIELINE_LIVE=off`, if memory or a descriptor was missing, and in a forked child. It lacks workers
+    /// for which no place was free. [`Worker::status`] needs neither the setting nor a place.
     #[must_use]
     pub fn status(&self) -> Status {
         self.core.status()
@@ -238,7 +240,7 @@ impl Context {
         &self.core
     }
 
-    /// Returns the modules that were found, the modules in use, and the reason for each one that is not used.
+    /// Returns the modules that were found, the modules in use, and the reasons why others are not used.
     #[must_use]
     pub fn report(&self) -> Report {
         report::report(&self.core)
@@ -258,7 +260,7 @@ impl ContextBuilder {
     /// If the thread fails, existing workers and memory remain usable, and the workers' own progress serves peers as in a context
     /// without the thread. Operations that peers had sent to the thread fail; the workers serve requests that wait for a connection
     /// to the thread. The next [`Worker::wait`], [`Worker::wait_until`] or [`Worker::arm`] of each worker returns the reason as an
-    /// error, once. From then on, opening a worker and allocating or registering memory fail.
+    /// error, once. From then on, opening a worker and allocating or registering memory fail; transient registrations still work.
     pub fn progress_thread(self, on: bool) -> ContextBuilder {
         self.set(vars::PROGRESS_THREAD, if on { "on" } else { "off" })
     }
@@ -271,21 +273,22 @@ impl ContextBuilder {
     /// modules declare determine the maximum length of these puts and gets ([`RemoteKey::path`](crate::RemoteKey::path),
     /// [`Endpoint::report`](crate::Endpoint::report)).
     ///
-    /// The meaning of an operation is the same on both routes: `Done` means that the bytes have arrived. The timing of an operation
-    /// differs between the routes:
+    /// The meaning of an operation is the same on both routes: `Done` means that the bytes have arrived, except for puts with
+    /// [`Completion::Local`](crate::Completion::Local). The timing of an operation differs between the routes:
     ///
     /// - An operation that the module would complete within the call can be `Pending`. A pending operation needs progress of both
     ///   workers. If the target breaks its promise, the operation waits for the target's next progress call.
     /// - After a fence, a small put waits for the answer to the small put before it, and for progress on this side. The module that
     ///   reaches the memory needs neither.
     /// - Without a fence, no operation waits for these messages. Small operations use the module that reaches the memory while 16
-    ///   requests are unanswered, or while the message lane (the module that carries messages to this peer) accepts no message.
+    ///   requests to the peer are unanswered. They also use it while the message lane (the module that carries messages to this
+    ///   peer) accepts no message.
     /// - Modules that complete asynchronously execute their small operations themselves, because many of these can be in flight
     ///   together.
     ///
-    /// The first small put or get opens the message lane to the peer, even on an endpoint that sends no messages. From then on the
-    /// endpoint fails when that lane fails. If the target's worker is closed, puts fail although the module could complete them,
-    /// and a new endpoint finds no route to that worker within `TIELINE_CONNECT_TIMEOUT`.
+    /// The first small put or get that messages may carry opens the message lane, even on an endpoint that sends no messages. From
+    /// then on the endpoint fails when that lane fails. If the target's worker is closed, puts fail although the module could
+    /// complete them, and a new endpoint finds no route to that worker within `TIELINE_CONNECT_TIMEOUT`.
     ///
     /// The promise is not advertised while a progress thread serves peers, nor if waits do not spin (`TIELINE_SPIN`), as in a job
     /// with more processes than processors. [`Context::report`] contains a warning in these cases. A promise that a peer has
@@ -294,8 +297,8 @@ impl ContextBuilder {
         self.set(vars::POLLS_OFTEN, if on { "on" } else { "off" })
     }
 
-    /// Sets whether the application carries the few datagrams that establish a connection, as [`Worker::set_out_of_band`]
-    /// describes. Position `oob` in `TIELINE_CONNECT` selects this channel.
+    /// Sets whether the application can carry the few datagrams that establish a connection, as [`Worker::set_out_of_band`]
+    /// describes. The position of `oob` in `TIELINE_CONNECT` determines when this channel is used.
     pub fn out_of_band(mut self, on: bool) -> ContextBuilder {
         self.out_of_band = on;
         self
@@ -305,7 +308,7 @@ impl ContextBuilder {
     /// it cannot be opened.
     ///
     /// # Errors
-    /// [`OpenError::Configure`]: a malformed variable or file.
+    /// [`OpenError::Configure`] for a malformed variable or file; [`OpenError::Release`] if the system lacks memory or descriptors.
     pub fn report(self) -> Result<(Report, Option<OpenError>), OpenError> {
         let core = Core::assemble(self.config.build()?, self.out_of_band)?;
         let unusable = core.check_usable().err().map(OpenError::from);

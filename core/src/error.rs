@@ -1,19 +1,18 @@
-//! Errors by kind of operation. Each type except [`Error`] is an enum, and its variants name the caller's possible reactions or the
-//! state of the operation, so that a `match` covers every case.
+//! Errors by kind of operation. The variants of the enums name the caller's possible reactions or the state of the operation, so
+//! that a `match` covers every case.
 //!
 //! | error | operations that fail with it |
 //! |---|---|
 //! | [`OpenError`] | opening a context or a worker, allocating and registering memory |
 //! | [`ConnectError`] | connecting to a peer or to its service; the reason why an endpoint ended ([`Endpoint::error`](crate::Endpoint::error)) |
-//! | [`PostError`] | every operation posted on an endpoint, and importing a key |
+//! | [`PostError`] | posting operations, receiving rendezvous messages, canceling, and importing a key |
 //! | [`CompletionError`] | the result of a posted operation, from `finish`, `test` and `flush` of its worker |
 //! | [`Error`] | everything else: the caller's own mistake, or a text for a person, with no choice for a program |
 //!
 //! A wait that reaches its deadline is not an error: `wait_until` returns `false`, and `wait` returns
-//! [`Waited::TimeIsUp`](crate::Waited). Therefore `TimedOut` in one of these types always means that something has ended: an
-//! operation, a connection, a request for a service or a name, or the worker that was being closed. In C, a wait that reaches its
-//! deadline returns `TIELINE_TIMED_OUT`, and an operation, connection, name query or closed worker whose time is up is reported as
-//! `TIELINE_EXPIRED`.
+//! [`Waited::TimeIsUp`](crate::Waited). Therefore `TimedOut` in one of these types means that something has ended: an operation, a
+//! connection, a request for a service or a name, or the closing of a worker. In C, a wait that reaches its deadline returns
+//! `TIELINE_TIMED_OUT`, and the other cases are reported as `TIELINE_EXPIRED`.
 //!
 //! Each of the enums dereferences to an [`Error`] with its text ([`Deref`]), and `?` converts it back into one:
 //!
@@ -39,10 +38,10 @@ use crate::Status;
 use std::fmt;
 use std::ops::Deref;
 
-/// The reason why an operation was not posted.
+/// The reason why an operation was not posted, or another call of an endpoint or worker failed.
 ///
-/// No part of the operation was executed, with three exceptions. First, a large put or get may have moved some of its bytes.
-/// Second, if a provider failed during this very call, the operation may have been executed in whole or in part. Third,
+/// No part of an operation was executed, with three exceptions. First, a large put or get may have moved some of its bytes. Second,
+/// if a provider failed during this very call, the operation may have been executed in whole or in part. Third,
 /// [`put_strided`](crate::Endpoint::put_strided) and [`get_strided`](crate::Endpoint::get_strided) may have posted some of their
 /// blocks, which continue.
 #[derive(Clone, PartialEq, Eq)]
@@ -64,21 +63,22 @@ pub enum PostError {
 /// The failure of an operation that had been posted.
 #[derive(Clone, PartialEq, Eq)]
 pub enum CompletionError {
-    /// The operation was refused. The target's memory is unchanged, except for pieces of a large put that were written before. The
-    /// connection stays usable. Status: `KeyRejected`, `OutOfRange`, `Misaligned`, `TooLarge`, `Unsupported`, `UnsupportedParam`,
-    /// `Invalid`, `Permission` (memory of the target is missing or protected).
+    /// The operation was refused. The target's memory is unchanged, except for earlier pieces of a large put and other blocks of a
+    /// strided put. The connection stays usable. Status: `KeyRejected`, `OutOfRange`, `Misaligned`, `TooLarge`, `Unsupported`,
+    /// `UnsupportedParam`, `Invalid`, `Permission` (memory of the target is missing or protected).
     Refused(Error),
     /// The connection or the provider failed together with the operation. The operation may have been executed, may not have been,
     /// or may still be executed later. Reconnect as the [`ConnectError`] says, and repeat only operations that may be executed
     /// twice. Status: any that is not listed for another variant; any status at all if the operation ended with its connection.
     Unknown(ConnectError),
-    /// This process abandoned the operation. After [`Worker::cancel`](crate::Worker::cancel), no part of it has been executed.
-    /// After the operation's endpoint was dropped or its worker closed, the operation may have been executed. Status: `Canceled`,
-    /// or `Closed` once the worker is closed.
+    /// This process abandoned the operation, or the sender of a rendezvous message withdrew it. After
+    /// [`Worker::cancel`](crate::Worker::cancel), no part of the operation has been executed. After the operation's endpoint was
+    /// dropped or its worker closed, the operation may have been executed. Status: `Canceled`, or `Closed` once the worker is
+    /// closed.
     Canceled(Error),
-    /// The operation was not examined, because this call could not wait: the call was made in a handler, in a forked child or on
-    /// another worker, or the system refused to sleep. The operation continues if it has not ended. A later flush waits for the
-    /// operation and reports its failure.
+    /// The operation was not examined. The call was made in a handler, in a forked child or on another worker, the operation is
+    /// [tracked](crate::Worker::track) or counted, or the system refused to sleep. The operation continues if it has not ended. A
+    /// later flush waits for the operation; the flush reports its failure unless it is tracked or counted.
     Pending(Error),
 }
 
@@ -107,7 +107,7 @@ pub enum ConnectError {
 #[derive(Clone, PartialEq, Eq)]
 pub enum OpenError {
     /// A setting is wrong ([`ConfigureError::setting`] names it), or this machine lacks a device or permission that the context
-    /// needs; `tieline info --why` lists both. Status: any that is not listed for another variant.
+    /// needs. `tieline info --why` shows the reasons. Status: any that is not listed for another variant.
     Configure(ConfigureError),
     /// Memory, descriptors or another bounded resource ran out: request less, or release some of it. Status: `NoMemory`, `Again`,
     /// `Busy`.
@@ -214,7 +214,7 @@ impl From<Error> for OpenError {
     }
 }
 
-/// Implements the traits that all of these types share: access to the [`Error`] inside, and conversion back into it.
+/// Implements the traits of an error type. For an enum, also access to the [`Error`] inside, and the conversion into it.
 macro_rules! is_an_error {
     ($name:ident: $($case:ident)|+) => {
         impl Deref for $name {

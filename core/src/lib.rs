@@ -1,7 +1,8 @@
 //! Tieline: a transport library that finds its transports at run time.
 //!
 //! The library offers active messages, put, get, atomics and registered memory with completions, over connections that are
-//! established on demand. With no provider installed, shared memory between processes of one host works:
+//! established on demand. With no provider installed, the built-in ones (feature `builtin`, on by default) connect the processes of
+//! one host:
 //!
 //! ```
 //! fn main() -> Result<(), tieline::Error> {
@@ -17,13 +18,13 @@
 //! }
 //! ```
 //!
-//! A [`Context`] finds providers, ranks them and composes paths. Its [`Report`] lists the modules in use, and the reason for each
-//! module that is not. A [`Worker`] is a progress engine that belongs to one thread at a time. An [`Endpoint`] leads to one peer. A
-//! [`Region`] is memory that peers can access with its [`RemoteKey`].
+//! A [`Context`] finds providers, ranks their modules and composes paths. Its [`Report`] lists the modules in use, and the reasons
+//! why other modules are not. A [`Worker`] is a progress engine that belongs to one thread at a time. An [`Endpoint`] leads to one
+//! peer. A [`Region`] is memory for operations; peers access a registered one with its [`RemoteKey`].
 //!
-//! Every failure is an [`Error`] with a text for a person. The error's type tells a program which reaction is possible ([`error`]).
-//! The library prints nothing unless an operator requests it with `TIELINE_REPORT`. The library installs no signal handler and
-//! never exits the process. It registers one function with `atexit`, which says goodbye to the peers of open workers.
+//! An [`Error`] has a text for a person. The error types of the operations tell a program which reaction is possible ([`error`]).
+//! The library prints nothing unless `TIELINE_REPORT` is set. The library installs no signal handler and does not end the process.
+//! It registers one function with `atexit`, which says goodbye to the peers of the exiting thread's open workers.
 
 mod builtin;
 pub mod context;

@@ -1,4 +1,4 @@
-//! The state that a running process publishes for outside observers: `tieline info --pid`.
+//! The state that a running process publishes for outside observers (`tieline info --pid`), unless `TIELINE_LIVE` is off.
 //!
 //! ```no_run
 //! for context in tieline::live::status_of(4242)? {

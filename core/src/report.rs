@@ -25,11 +25,12 @@ use crate::Error;
 use crate::builtin;
 use crate::config::{Config, nearest};
 
-/// Returns every variable of the core and of the built-in providers with its value in this process, and the configuration files
-/// that were searched. The function opens no context, so it works even if no context can be opened.
+/// Returns variables with their values in this process, and the configuration files that were searched. The variables are those of
+/// the core and of the built-in providers, and others that are set. The function opens no context, so it works even if no context
+/// can be opened.
 ///
 /// # Errors
-/// An error if a configuration file is malformed, or if the file named by `TIELINE_CONFIG` does not exist.
+/// An error if a configuration file is malformed, or if the file named by `TIELINE_CONFIG` cannot be read.
 pub fn configuration() -> Result<(Vec<ValueView>, Vec<FileView>), Error> {
     let config = Config::builder().process_environment().build()?;
     for (provider, variables) in builtin::variables() {
@@ -38,7 +39,8 @@ pub fn configuration() -> Result<(Vec<ValueView>, Vec<FileView>), Error> {
     Ok((config.views(), config.files()))
 }
 
-/// Returns the part of a variable's name that the user probably meant, in lower case: `fastbox` for `fastbx`.
+/// Returns the part of a variable's name that the user probably meant, in lower case: `fastbox` for `fastbx`. `None` if no part is
+/// similar.
 #[must_use]
 pub fn nearest_word(values: &[ValueView], name: &str) -> Option<String> {
     let name = name.trim_start_matches("TIELINE_");

@@ -1,11 +1,12 @@
-//! The progress thread, which has a worker of the library's own. The worker serves peers' requests for this context's memory
-//! (emulated put, get and atomics, and the first contact for them) while the application computes.
+//! The progress thread, which has a worker of the library's own. While the application computes, the worker serves peers' requests
+//! for this context's memory (emulated put, get and atomics, and the first contact for them). It also answers lookups of the
+//! context's worker names.
 //!
 //! The thread sleeps on its worker's descriptor when there is nothing to do. If a module has no descriptor, the thread sleeps for
 //! short periods. The thread runs no message handlers: those run in the application's own progress.
 //!
-//! If the thread ends on its own, with an error or a panic, the context opens no worker or memory from that time on, and every
-//! worker reports the error once ([`Core::check_service`]).
+//! If the thread ends on its own, with an error or a panic, the context then opens no worker and registers no memory for peers.
+//! Each worker reports the error once, in a wait ([`Core::check_service`]).
 
 use crate::exit::{self, Ends};
 use crate::setup::Core;
@@ -44,7 +45,7 @@ impl Ends for Stop {
 }
 
 impl Service {
-    /// Starts the thread and waits until its worker is reachable.
+    /// Starts the thread and waits until its worker is reachable or could not be opened.
     pub(crate) fn start(core: Arc<Core>) -> Result<Service, Error> {
         let guard = ForkGuard::new();
         let (asked, ended) = (AtomicBool::new(false), AtomicBool::new(false));

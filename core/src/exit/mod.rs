@@ -2,10 +2,12 @@
 //!
 //! To a peer, the kernel's closing of connections looks the same after `exit` and after a kill. So a worker without unsent data
 //! says goodbye at exit, as if it had been closed. A worker with unsent data does not, because its peers would take a goodbye for
-//! completeness. The peers report a connection that ended without a goodbye.
+//! completeness. It tries to send the number of its unsent operations, and the peers report a connection that ended without a
+//! goodbye.
 //!
-//! Only the exiting thread can access its workers. The workers of other threads are left alone, and so are all workers in a forked
-//! child. The exit requests the library's own threads to end, and these say goodbye for their workers.
+//! The exiting thread can access only its own workers. The workers of other threads are left alone, and so are all workers in a
+//! forked child. The exit requests the library's progress threads to end, and waits for a bounded time while they say goodbye for
+//! their workers.
 
 mod sys;
 
@@ -20,7 +22,8 @@ const NAP: Duration = Duration::from_micros(200);
 
 /// A worker, as the exit of the process uses it.
 pub(crate) trait Leaves {
-    /// Says goodbye if no unsent data is lost as a result. The process ends afterwards, possibly from within a handler.
+    /// Says goodbye if no unsent data is lost as a result, and otherwise tries to notify the peers. The process ends afterwards. A
+    /// handler of the worker may be running.
     fn leave_at_exit(&self);
 }
 

@@ -1,4 +1,4 @@
-//! The function that `exit` calls, and the workers for which it may say goodbye.
+//! The function that `exit` calls, the workers for which it may say goodbye, and the threads that it ends.
 
 #![allow(unsafe_code)]
 
@@ -73,8 +73,9 @@ pub(crate) fn forget_thread(thread: &Arc<dyn Ends>) {
     lists().threads.retain(|other| !Arc::ptr_eq(other, thread));
 }
 
-/// Says goodbye for the workers at exit; `exit` calls this function before destructors of libraries run. A forked child says
-/// goodbye only for objects that it opened itself.
+/// Says goodbye for the exiting thread's workers, and ends the library's threads. `exit` calls this function before destructors of
+/// libraries run; the unloading of the library calls it as well. A forked child says goodbye only for objects that it opened
+/// itself.
 extern "C" fn say_goodbye() {
     // A signal handler that calls `exit` may have interrupted this thread while it held the lists, so the wait is bounded.
     let tried = |_| {

@@ -69,7 +69,7 @@ impl LentMessage<'_> {
     }
 }
 
-/// A mark of a message whose payload returns to the provider after its handler, and after the message kept from it.
+/// A mark of a message whose payload returns to the provider after its handler, and after a message that was kept from it.
 pub(super) struct GoesBack(());
 
 /// A message with a lent payload, for its handler.
@@ -88,7 +88,8 @@ impl Drop for Return<'_> {
 }
 
 impl Message<'_> {
-    /// Keeps a lent payload beyond the handler. Only the first call returns it.
+    /// Keeps a lent payload beyond the handler. Only the first call returns the payload. `None` also for a payload that is not
+    /// lent.
     pub(super) fn keep_lent(&self) -> Option<Lent> {
         let before = self.kept.take();
         if self.lent.is_none() || before.is_some() {
@@ -109,7 +110,7 @@ impl Message<'_> {
     }
 }
 
-/// The readers of a payload that a provider lent: the handler, through its message, and the kept message.
+/// The readers of a lent payload that was kept: the handler, through its message, and the kept message.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
     handler_is_done: Cell<bool>,
@@ -117,7 +118,7 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
-    /// Records that the handler has returned. `true`: the payload has no reader any more.
+    /// Records that the handler has ended. `true`: the payload has no reader any more.
     fn handler_done(&self) -> bool {
         self.handler_is_done.set(true);
         self.kept_is_gone.get()
@@ -130,8 +131,8 @@ impl Readers {
     }
 }
 
-/// A lent payload that outlives its handler. The buffer returns to the provider when this value is dropped, but not before the
-/// handler, which reads the payload as well, has returned.
+/// A lent payload that can outlive its handler. The buffer returns to the provider when this value is dropped, but not before the
+/// handler, which reads the payload as well, has ended.
 pub(crate) struct Lent {
     data: *const u8,
     len: usize,

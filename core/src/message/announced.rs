@@ -42,13 +42,13 @@ pub(crate) struct Announced {
 /// are received.
 ///
 /// The handler of its id gets it in order with the other messages ([`Message::rendezvous`](crate::Message::rendezvous)). The
-/// announcement can be kept beyond the handler, for any time. Then [`Rendezvous::receive_into`] receives it into memory of the
-/// receiver's choice, or [`Rendezvous::refuse`] refuses it. Dropping it refuses it, too. The sender's memory stays in use until
-/// then, and the sender learns the result.
+/// announcement can be kept beyond the handler, without a time limit. Then [`Rendezvous::receive_into`] receives it into memory of
+/// the receiver's choice, or [`Rendezvous::refuse`] refuses it. Dropping it refuses it, too. Until then the sender's memory stays
+/// in use, unless the sender withdraws the message. The sender learns the result.
 ///
-/// An announcement counts against the maximum number of waiting messages, per sender and in total (`TIELINE_ANNOUNCED`). An
-/// announcement holds the worker's interfaces open, even after the worker was closed, as requests do. If the sender withdraws the
-/// message or leaves, the receiver is not notified; `receive_into` reports it.
+/// An announcement counts against the maximum number of messages that have not ended, per sender and in total
+/// (`TIELINE_ANNOUNCED`). An announcement holds the worker's interfaces open, even after the worker was closed, as requests do. If
+/// the sender withdraws the message or leaves, the receiver is not notified; `receive_into` reports it.
 ///
 /// ```
 /// # fn main() -> Result<(), tieline::Error> {
@@ -124,16 +124,16 @@ impl Rendezvous {
     }
 
     /// Receives the message's first `range.len()` bytes into a range of a region. The region may be a transient registration
-    /// ([`Context::register_transient`](crate::Context::register_transient)). When the operation is complete, all bytes of the
+    /// ([`Context::register_transient`](crate::Context::register_transient)). When the operation has succeeded, all bytes of the
     /// range have arrived. The library chooses the lane. Nothing outside the range is written.
     ///
-    /// A device transfers the bytes without either application. If the kernel copies between the two processes, this worker's
+    /// A device transfers the bytes without the sender's application. If the kernel copies between the two processes, this worker's
     /// progress advances the operation, and the sender may be asked to copy a part of a long one. If the sender copies, it gets a
     /// key of exactly the range, until the operation has ended. If the sender's process is stopped in the middle of its copy, the
     /// operation waits until that process continues or ends.
     ///
-    /// The sender's operation ends at the same time; the sender does not learn the number of bytes received. An empty range
-    /// discards the message's bytes and completes the sender's operation successfully.
+    /// The sender's operation ends when this worker's answer arrives; the sender does not learn the number of bytes received. An
+    /// empty range discards the message's bytes and completes the sender's operation successfully.
     ///
     /// The operation ends as `Canceled` if the sender has withdrawn the message or dropped its endpoint. As after any failure, some
     /// bytes of the range may have been written. A receive cannot be [canceled](crate::Worker::cancel).
@@ -146,7 +146,8 @@ impl Rendezvous {
     /// [`NotReceived`] returns the announcement, with a [`PostError`]. [`PostError::Retry`]: the maximum number of operations is
     /// pending. [`PostError::Correct`]: the range is longer than the message or outside its region, or the sender's announcement is
     /// malformed. [`PostError::Reconnect`]: the worker is closed, the sender has left, or the route to it has failed. On an error
-    /// nothing is pending, and the message was not refused; some bytes of a long range may have been written.
+    /// nothing is pending, and some bytes of a long range may have been written. The message was not answered, unless memory of one
+    /// of the two sides is missing (`Permission`).
     pub fn receive_into(self, local: &Region, range: Range<usize>) -> Result<Outcome, NotReceived> {
         let mut this = self;
         let taken = match this.worker.upgrade() {

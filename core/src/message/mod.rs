@@ -36,7 +36,7 @@ impl Inbox {
         Inbox { worker: OnceCell::new(), current: Cell::default(), shared }
     }
 
-    /// Returns a value whose drop removes the rendezvous message whose handler ran, even if the handler has panicked.
+    /// Returns a value whose drop removes a rendezvous message that its handler has not taken, even if the handler has panicked.
     pub(crate) fn clear(&self) -> impl Drop + '_ {
         struct Clear<'a>(&'a Inbox);
         impl Drop for Clear<'_> {
@@ -50,7 +50,7 @@ impl Inbox {
 
 /// A received message, valid during the handler's call.
 ///
-/// The payload lies in the transport's buffer and is not copied. A handler that needs the payload after its return calls
+/// The payload lies in the transport's buffer; the core does not copy it. A handler that needs the payload after its return calls
 /// [`Message::keep`].
 ///
 /// A message that is longer than its sender's [`Endpoint::max_message`] is a rendezvous message: it arrives without its payload
@@ -112,7 +112,7 @@ impl<'a> Message<'a> {
         self.len() == 0
     }
 
-    /// Checks whether this is a rendezvous message, whose bytes are still at the sender.
+    /// Checks whether this is a rendezvous message, which arrives without its bytes.
     #[inline]
     #[must_use]
     pub fn is_rendezvous(&self) -> bool {
@@ -172,9 +172,9 @@ impl<'a> Message<'a> {
         worker.known_endpoint(self.peer().0).map(Endpoint::new)
     }
 
-    /// Keeps the payload beyond the handler's call. If the transport lends its buffers, nothing is copied. A [rendezvous
-    /// message](Message::rendezvous) has no payload yet: the kept message is empty, and the message is refused unless
-    /// `announcement` was called.
+    /// Keeps the payload beyond the handler's call. If the transport lends its buffers, the first call copies nothing. A
+    /// [rendezvous message](Message::rendezvous) has no payload yet: the kept message is empty, and the message is refused unless
+    /// [`Message::rendezvous`] is called.
     #[must_use]
     pub fn keep(&self) -> KeptMessage {
         let copied = || Payload::Copied(self.payload().into());

@@ -56,8 +56,8 @@ pub(crate) fn report(core: &Core) -> Report {
     report
 }
 
-/// Returns the providers that the user named although this machine has no device for them. If the user does not name a provider, a
-/// missing device is a normal state.
+/// Returns a warning for each provider that the user named and that is not used, for example because this machine has no device for
+/// it. If the user does not name a provider, a missing device is a normal state.
 fn named_in_vain(core: &Core) -> Vec<String> {
     let Ok(list) = core.config.selection(vars::PROVIDERS) else { return Vec::new() };
     let mut told = BTreeSet::new();
@@ -154,7 +154,8 @@ fn path_view(path: &Path, composition: &Composition) -> PathView {
     }
 }
 
-/// Removes repeated records: two steps may miss the same name, and an installed provider may find no device.
+/// Removes repeated records, since two steps may miss the same name. Merges the records of a provider that was found and is not
+/// used.
 fn without_repetition<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Record> {
     let mut missing = BTreeSet::new();
     let mut kept: Vec<Record> = Vec::new();
@@ -165,7 +166,7 @@ fn without_repetition<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Reco
             let found = |r: &Record| matches!(r.verdict, Verdict::Found { .. });
             let same = |r: &Record| found(r) && r.subject() == subject;
             if let Some(at) = kept.iter().position(same) {
-                // The remaining record keeps the file, which shows that the provider is installed and its location.
+                // The remaining record keeps the file or other origin, which shows where the provider is installed.
                 let because = format!("{because}; {}", kept.remove(at).verdict.detail());
                 kept.push(Record { verdict: Verdict::NotUsed { because }, ..record.clone() });
                 continue;

@@ -8,10 +8,11 @@ use crate::setup::Core;
 use tieline_explain::journal::Journal;
 use tieline_explain::{LogLine, text};
 
-/// Writes how a context was opened, and from then on every note and log line, if `TIELINE_REPORT` is set.
+/// Writes how a context was opened, and from then on each note, and each log line of the chosen levels, if `TIELINE_REPORT` is set.
 pub(crate) fn write_while_made(core: &Core) {
     let Some(journal) = core.journal() else { return };
-    // Providers keep the log until the process ends, but only the context keeps its journal, and a forked child writes neither.
+    // Providers keep the log until the process ends, but the context alone keeps its journal. A forked child writes neither notes
+    // nor log lines.
     let guard = core.guard();
     let still = move |journal: &Weak<Journal>| {
         let is_ours = guard.upgrade().is_some_and(|guard| guard.same_process());

@@ -21,7 +21,7 @@ use tieline_lookup::Names;
 use tieline_plugin_api::abi::{ModuleAttr, Set, fixed_str};
 use tieline_plugin_api::role;
 
-/// The registry's access to the configuration, also on behalf of providers.
+/// The access of the crate `tieline-host` to the configuration, also on behalf of providers.
 struct ConfigSettings {
     config: Arc<Config>,
     /// The names of the providers that were found.
@@ -100,7 +100,7 @@ impl Core {
         opened
     }
 
-    /// Writes the reason that no context was opened, before the settings that contain more details can be read.
+    /// Writes the reason that no context was opened, when the configuration itself could not be read.
     pub(crate) fn tell_unopened(to: &ReportTo, error: &Error) {
         journal(to).tell(&no_context(error));
     }
@@ -112,7 +112,7 @@ impl Core {
         }
     }
 
-    /// Checks that all required modules exist, and that a module carries messages.
+    /// Checks that all required providers and modules are there, that a module carries messages, and that there are enough ports.
     pub(crate) fn check_usable(&self) -> Result<(), Error> {
         let discovery = &self.discovery;
         let names = discovery.providers.iter().map(|p| p.name.as_str());
@@ -132,7 +132,7 @@ impl Core {
         }
     }
 
-    /// Returns the reason that a usable provider is not used on this machine.
+    /// Returns the reason that a provider that was found is not used on this machine.
     pub(crate) fn why_not_used(&self, provider: &str) -> Option<&str> {
         // One device that is not ready does not disqualify the whole provider.
         let open = self.memory.domains.iter().any(|slot| slot.provider.name == provider);
@@ -392,7 +392,8 @@ fn twice(provider: &LoadedProvider, whose: &str, others: &str) -> Verdict {
     Verdict::Refused { phase: "tables".into(), expected, found }
 }
 
-/// Checks whether a module passes the self-test; if it does not, a record names the failed step.
+/// Checks whether a module passes the self-test; if it does not, a record names the failed step. Connection-only modules are not
+/// tested.
 fn self_tested(
     (at, attr, domain): &FoundModule,
     domains: &[DomainSlot],

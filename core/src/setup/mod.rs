@@ -1,6 +1,6 @@
 //! The state of an open context that its workers share: configuration, providers, composition, memory.
 //!
-//! The module uses configuration, registry, ranking, composition and memory. Workers, endpoints and the public [`crate::Context`]
+//! The module uses configuration, providers, ranking, composition and memory. Workers, endpoints and the public [`crate::Context`]
 //! use the module.
 
 mod assemble;
@@ -35,7 +35,7 @@ pub(crate) struct Roles {
     pub(crate) memory: bool,
 }
 
-/// A module that every worker opens.
+/// A module that each worker tries to open.
 pub(crate) struct ModuleUse {
     pub(crate) domain: usize,
     pub(crate) name: String,
@@ -44,17 +44,18 @@ pub(crate) struct ModuleUse {
     pub(crate) attr: ModuleAttr,
 }
 
-/// The state of a context that its workers and regions share. The state does not change after opening, except for counters.
+/// The state of a context that its workers and regions share. Providers, composition and modules do not change after opening.
+/// Notes, names and the state of the progress thread do.
 pub(crate) struct Core {
     pub(crate) id: [u8; 16],
     pub(crate) location: Location,
     pub(crate) config: Arc<Config>,
     pub(crate) discovery: Discovery,
     pub(crate) composition: Composition,
-    /// The other decisions that were made while the context was opened.
+    /// The decisions made while the context was opened, apart from those of the discovery and the composition.
     pub(crate) records: Vec<Record>,
     pub(crate) modules: Vec<ModuleUse>,
-    /// The connection-only modules that some path needs; every worker opens them.
+    /// The connection-only modules that some path needs. Each worker tries to open them.
     pub(crate) connectors: Vec<ModuleUse>,
     /// The providers that read the range of ports on which to listen.
     pub(crate) listening: Vec<String>,
@@ -62,7 +63,8 @@ pub(crate) struct Core {
     pub(crate) out_of_band: bool,
     pub(crate) connect_timeout: Duration,
     pub(crate) queue_bytes: usize,
-    /// The maximum number of rendezvous messages that a worker keeps for all its peers, and of the bytes of their keys.
+    /// The maximum number of rendezvous messages that a worker keeps for all its peers, and of the bytes of their keys. Each peer
+    /// has a small share beyond this.
     pub(crate) announced: (usize, usize),
     pub(crate) assist_size: usize,
     /// Whether the program or an operator declares that the context's workers make progress continuously.
@@ -129,14 +131,14 @@ impl Core {
         self.journal.get().filter(|_| self.same_process())
     }
 
-    /// Returns the service worker's entry for a worker other than the service worker itself.
+    /// Returns the service worker's entry, for the address of another worker. `None` while no progress thread serves.
     pub(crate) fn service_entry(&self, worker: &[u8; 16]) -> Option<WorkerEntry> {
         let serves = || self.service_stopped.get().is_none();
         self.service.get().filter(|entry| entry.worker != *worker && serves()).cloned()
     }
 
-    /// Checks whether the context's workers promise to make progress continuously. If the context has a progress thread, there is
-    /// no promise, since that thread sleeps and serves instead. If waits do not spin, there is no promise either, since the workers
+    /// Checks whether the context's workers promise to make progress continuously. While a progress thread serves, there is no
+    /// promise, since that thread sleeps and serves instead. If waits do not spin, there is no promise either, since the workers
     /// run too rarely.
     pub(crate) fn promises_to_poll(&self) -> bool {
         self.polls_often && self.breaks_promise().is_none()
@@ -198,7 +200,7 @@ impl Core {
         self.live.get().and_then(|file| live::own(file)).unwrap_or_default()
     }
 
-    /// Makes the name of a worker; requests get this address from then on.
+    /// Makes the name of a worker; lookups get this address, until the worker states a newer one.
     pub(crate) fn publish_name(
         &self,
         worker: &[u8; 16],
@@ -223,8 +225,7 @@ impl Core {
         Ok(names)
     }
 
-    /// Removes the name of a closed worker. When the last name is removed, the listener closes, so later requests are refused
-    /// immediately.
+    /// Removes the name of a worker. When the last name is removed, the listener closes, so later requests are refused immediately.
     pub(crate) fn forget_name(&self, worker: &[u8; 16]) {
         let closed = self.names.forget(worker);
         if let (Some(names), Some(poller)) = (closed, self.service_poller.get()) {
@@ -233,7 +234,7 @@ impl Core {
         }
     }
 
-    /// Returns the addresses at which the responder for names listens, and the proof that it requires.
+    /// Returns the settings of the responder for names: where it listens, and the secret that it requires.
     pub(crate) fn name_settings(&self) -> Result<tieline_net::Settings, Error> {
         let config = &self.config;
         let (interfaces, ports) = (config.text(vars::TCP_INTERFACES), config.text(vars::TCP_PORTS));

@@ -1,5 +1,5 @@
-//! The check that `TIELINE_TCP_PORTS` has enough ports for the listeners of a context. With too few ports the context would open,
-//! but no peer could connect: `tcp` takes the port, and `tcp-connect` finds it in use.
+//! The check that `TIELINE_TCP_PORTS` has enough ports for the listeners of a process with one context. With too few ports the
+//! context would open, but no peer could connect: `tcp` takes the port, and `tcp-connect` finds it in use.
 
 use super::Core;
 use crate::config::vars;
@@ -7,7 +7,7 @@ use crate::{Error, Status};
 use tieline_net::Ports;
 use tieline_plugin_api::connects;
 
-/// The listeners that one context opens.
+/// The listeners of a process with this context alone.
 struct Needed {
     /// The providers that have one listener in each process.
     by_process: Vec<String>,
@@ -52,7 +52,8 @@ impl Needed {
     }
 }
 
-/// Refuses a range that has fewer ports than this context has listeners. `listening`: the providers that read the range.
+/// Refuses a range that has fewer ports than a process with this context has listeners. `listening`: the providers that read the
+/// range.
 pub(super) fn check(core: &Core, listening: &[String]) -> Result<(), Error> {
     let text = core.config.text(vars::TCP_PORTS);
     // The provider that reads the value refuses an invalid range.

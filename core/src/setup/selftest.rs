@@ -1,8 +1,8 @@
-//! The self-test of modules (`TIELINE_SELFTEST`), which tests their claims once before they are used.
+//! The self-test of data-path modules (`TIELINE_SELFTEST`), which tests their claims about memory before they are used.
 //!
-//! The test posts a put, a get and an atomic to the module's own address, and compares their results with the expected ones. Then
-//! the test deregisters the region and posts a put with its key, which the module must refuse. A module that fails is excluded, and
-//! the record names the failed step.
+//! The test posts those of put, get and 64-bit fetch-add that the module claims to its own address, and compares the results. A
+//! module that claims to check keys must then refuse a put with the key of a deregistered region. A module that fails is excluded,
+//! and the record names the failed step.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ use tieline_plugin_api::{OK, PENDING, access, atomic_op, caps, event, memory_cap
 const LEN: usize = 4096;
 const AT: usize = 129;
 const PIECE: usize = 1000;
-/// The number of polls after which the test fails: a module that is connected to itself answers immediately.
+/// The number of attempts and polls after which a step fails: a module that is connected to itself needs few.
 const PATIENCE: usize = 1_000_000;
 const COOKIE: u64 = 0x5e1f_7e57;
 
@@ -215,7 +215,8 @@ impl Trial<'_> {
         }
     }
 
-    /// Posts until the module accepts the operation, and waits for its end. The value is that of a completion event.
+    /// Posts until the module accepts the operation, and polls until it ends, at most [`PATIENCE`] times. The value is that of a
+    /// completion event.
     fn complete(&self, post: impl Fn() -> i32) -> Result<Option<u64>, Status> {
         let mut posted = false;
         for _ in 0..PATIENCE {
@@ -234,7 +235,7 @@ impl Trial<'_> {
         Err(Status::TimedOut)
     }
 
-    /// Polls once, and returns the status and value of the operation's completion, if the poll returned it.
+    /// Polls once, and returns the status and value of the operation's completion, if there was one.
     fn poll(&self) -> Option<(i32, u64)> {
         let mut batch = Batch::new();
         // SAFETY: the events' payloads are not read.

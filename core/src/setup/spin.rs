@@ -1,10 +1,11 @@
-//! The time that a wait may spin: none if a job has more processes than it may use processors.
+//! The time that a wait may spin. Unless it is configured, it is zero at first if a job has more processes than processors.
 
 use crate::config::{Config, vars};
 use crate::{Error, job, sys};
 use std::time::Duration;
 
-/// The spin time while every process has a processor: a running peer answers within this time, even with 64 KiB over a network.
+/// The spin time while every process has a processor: a running peer usually answers within this time, even with 64 KiB over a
+/// network.
 const ENOUGH: Duration = Duration::from_micros(100);
 
 /// The facts that determine the spin time.
@@ -12,7 +13,7 @@ const ENOUGH: Duration = Duration::from_micros(100);
 pub(crate) struct Spin {
     /// The configured time, and the origin of the setting.
     asked: Option<(Duration, String)>,
-    /// The number of processes from the environment; a joined job has a better value.
+    /// The number of processes that the environment states; a joined job may state more.
     processes: usize,
     processors: usize,
     /// Whether a control group grants less time than there are processors, so that spinning would consume it.

@@ -1,4 +1,5 @@
-//! The error for a context without any usable path. The cause is first, and providers that no list names are last.
+//! The error for a context in which no module carries messages. The likely cause is first, and providers that no list names are
+//! last.
 
 use crate::compose;
 use crate::explain::{Record, Verdict};
@@ -8,8 +9,8 @@ use crate::{Error, Status};
 /// Composes the error; `decisions` are all decisions that were made while the context was opened.
 pub(super) fn error(decisions: &[&Record]) -> Error {
     let mut ordered: Vec<&Record> = decisions.to_vec();
-    // A name without a match is a mistake. A provider that is present and unusable is the cause. The last ones are providers that
-    // were excluded, or that are for other machines.
+    // A name without a match is probably a mistake. Otherwise a provider that is present and unusable is probably the cause. The
+    // last ones are providers that were excluded, or that are for other machines.
     ordered.sort_by_key(|record| match &record.verdict {
         Verdict::NotFound { nearest: Some(_), .. } => 0,
         Verdict::NotFound { .. } => 1,
@@ -34,7 +35,7 @@ pub(super) fn error(decisions: &[&Record]) -> Error {
         }
         let line = format!("{}: {}", r.subject(), r.verdict);
         let told = matches!(r.verdict, Verdict::Found { .. } | Verdict::ChosenFor { .. });
-        // A provider that is both built in and in a file is refused twice for one reason, which is listed once.
+        // A provider that is both built in and in a file may be refused twice for one reason, which is listed once.
         if !told && !why.contains(&line) {
             why.push(line);
         }

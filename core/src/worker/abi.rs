@@ -1,8 +1,8 @@
 //! The unsafe calls of a worker: it polls interfaces and connectors, and closes endpoints that belong to it.
 //!
 //! Every call requires a value that proves the permission to make it. The right to poll exists once, in a progress call that has
-//! dispatched the backlog of earlier calls ([`Polls`]). An event of a poll is dispatched once ([`Handed`]). The value by which an
-//! endpoint is closed cannot be copied.
+//! dispatched the backlog of earlier calls ([`Polls`]). An event of an interface is dispatched at most once ([`Handed`]). The value
+//! by which an endpoint is closed cannot be copied.
 
 #![allow(unsafe_code)]
 
@@ -57,7 +57,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// The right to poll: memory referenced by events of earlier polls is no longer read.
+/// The right to poll: memory referenced by events of earlier polls is not read any more, except for lent payloads.
 pub(super) struct Polls<'a>(PhantomData<&'a mut ()>);
 
 /// Polls an interface and dispatches its events, and returns their number.

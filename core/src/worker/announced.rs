@@ -1,5 +1,6 @@
-//! The rendezvous messages (announcements) of peers. Each message is an entry of this table until it has ended, and the number of
-//! entries per peer is bounded. The bytes of a message are neither fetched nor allocated before the application requests them.
+//! The rendezvous messages (announcements) of peers. Each message is an entry of this table until it has ended or its sender has
+//! left. The number of entries per peer is bounded. The bytes of a message are neither fetched nor allocated before the application
+//! requests them.
 
 use crate::message::announced::{Announced, Stage};
 use crate::op::Id;
@@ -11,7 +12,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::rc::Rc;
 
-/// The maximum number of waiting announcements of one peer, and of bytes of their keys. The worker refuses further announcements.
+/// The maximum number of announcements of one peer that have not ended, and of bytes of their keys. The worker refuses further
+/// announcements.
 const MOST: usize = 65_536;
 const MOST_BYTES: usize = 32 << 20;
 /// The number of announcements and of key bytes that each peer may have regardless of other peers.
@@ -28,7 +30,7 @@ pub(super) struct Taking {
     pub(super) key: RemoteKey,
 }
 
-/// The identity of an announcement: the circuit, and the sender's number.
+/// The identity of an announcement of a peer: the circuit that carried it, if any, and the sender's number.
 type Number = (Option<u64>, u64);
 
 /// The announcements of one peer.
@@ -39,14 +41,14 @@ struct PeerAnnouncements {
     bytes: usize,
 }
 
-/// All announcements that have not ended.
+/// The announcements that have not ended, of peers that have not left.
 pub(super) struct Announcements {
     /// The maximum number of announcements, and of bytes of their keys, for all peers together. Beyond the maximum each peer still
     /// has its share.
     most: (usize, usize),
     peers: RefCell<HashMap<u32, PeerAnnouncements>>,
     all: Cell<(usize, usize)>,
-    /// The transfers in progress, by number.
+    /// The transfers in progress, by the number of the transfer.
     pub(super) taking: RefCell<HashMap<Id, Taking>>,
 }
 

@@ -1,4 +1,5 @@
-//! The answers to peers: sent immediately or later, or replaced by the end of the connection that carried the request.
+//! The answers to peers: sent immediately or later, or replaced, if possible, by the end of the connection that carried the
+//! request.
 
 use super::WorkerState;
 use super::owed::Debt;
@@ -13,9 +14,9 @@ use std::rc::Rc;
 const AT_ONCE: usize = 64;
 
 impl WorkerState {
-    /// Answers the requester, or keeps the answer until that is possible.
+    /// Answers the requester. `keep_answer` handles an answer that cannot be sent at present.
     pub(super) fn answer(self: &Rc<Self>, to: Origin, answer: Answer) {
-        // The requester has left and does not need the answer, and there is no route to it.
+        // The requester has left or failed, so there is no route to it.
         if self.peers.borrow().is_gone(to.peer) {
             return;
         }
@@ -28,7 +29,8 @@ impl WorkerState {
         }
     }
 
-    /// Keeps an answer that cannot be sent at present.
+    /// Keeps an answer that cannot be sent at present, unless its request has ended. If too many answers are kept, the requester is
+    /// disconnected.
     #[cold]
     pub(crate) fn keep_answer(self: &Rc<Self>, to: Origin, answer: Answer, status: Status) {
         // A closed worker retries nothing: the requester is disconnected immediately, if possible.
@@ -57,7 +59,7 @@ impl WorkerState {
         if self.owed.is_empty() {
             return false;
         }
-        // Failed endpoints may have added more answers than the maximum: the oldest answers are dropped first.
+        // Failed endpoints may have added more answers than the maximum: the requesters of the oldest answers are disconnected.
         while self.owed.is_beyond_bound(0) {
             let Some(to) = self.owed.debts.borrow().front().map(|debt| debt.to) else { break };
             self.hang_up(to, Status::NoMemory);
@@ -110,7 +112,8 @@ impl WorkerState {
         }
     }
 
-    /// Ends the connection that carried a peer's request, which ends the request at the peer.
+    /// Ends the circuit that carried a peer's request, or all connections from the peer if no circuit carried it. That ends the
+    /// request at the peer, unless a module cannot disconnect it.
     pub(super) fn hang_up(self: &Rc<Self>, to: Origin, status: Status) {
         self.owed.debts.borrow_mut().retain(|debt| debt.to != to);
         let unanswered = "a request that it carried could not be answered";

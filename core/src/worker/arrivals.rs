@@ -13,7 +13,7 @@ use tieline_plugin_api::caps;
 /// The status of a connection that was closed in good order.
 const CLOSED: i32 = Status::Closed as i32;
 
-/// A peer event that the next progress call reports to the application.
+/// A peer event that is not reported to the application yet.
 pub(super) enum PeerEvent {
     /// A peer has failed.
     Gone(PeerId, Error),
@@ -23,8 +23,8 @@ pub(super) enum PeerEvent {
     Failed(Id, Error),
 }
 
-/// An endpoint whose connection the peer has closed in good order, while other connections of the peer stand. A peer that leaves
-/// closes these as well. If it has not done so in time, the failure of the endpoint is reported.
+/// An endpoint whose connection the peer has closed in good order, while other connections of the peer were still connected. A peer
+/// that leaves closes these as well. If it has not done so in time, the failure of the endpoint is reported.
 pub(super) struct Doubt {
     /// The time of the report, in ns of the wiring's clock.
     pub(super) until: u64,
@@ -33,15 +33,15 @@ pub(super) struct Doubt {
     error: Error,
 }
 
-/// How long a peer that leaves may take from the first of its connections to the last, in ns.
+/// The time in ns for which the report of such a failure is postponed, so that a peer that leaves can close its other connections.
 const LEAVING: u64 = 1_000_000_000;
 
-/// Whether this status of an ended connection concerns the peer itself. Other statuses concern only the connection.
+/// Checks whether this status of an ended connection concerns the peer itself. Other statuses concern only the connection.
 pub(super) fn speaks_of_peer(status: Status) -> bool {
     matches!(status, Status::PeerFailed | Status::TimedOut | Status::Unreachable)
 }
 
-/// Returns the remedy for a connection that ended with this status. It names no cause, because only the reason knows it.
+/// Returns the remedy for a connection that ended with this status; empty if none is known.
 pub(super) fn remedy_for_status(status: Status) -> &'static str {
     match status {
         Status::PeerFailed => "start the peer again, and connect to its new address",
@@ -164,7 +164,8 @@ impl WorkerState {
         })
     }
 
-    /// Reports the failure of a peer to the application, once.
+    /// Reports the failure of a peer to the application, once until the peer reconnects. Failures of service workers are not
+    /// reported.
     pub(super) fn tell_of_failure(&self, peer: PeerId, error: &Error) {
         if self.peers.borrow_mut().tell(peer.0, error) {
             if let Some(journal) = self.shared.core.journal() {
@@ -221,7 +222,7 @@ impl WorkerState {
         }
     }
 
-    /// Postpones the reports of these endpoints' failures: the peer has closed one of several connections in good order.
+    /// Postpones the reports of these endpoints' failures, because the peer has closed one of several connections in good order.
     #[cold]
     pub(super) fn doubt(&self, endpoints: &[Rc<EndpointState>], peer: PeerId) {
         let until = self.wiring.now().saturating_add(LEAVING);
@@ -261,7 +262,7 @@ impl WorkerState {
         }
     }
 
-    /// Whether an endpoint ended because its peer has left in good order.
+    /// Checks whether an endpoint ended because its peer has left or is leaving in good order.
     fn has_left(&self, endpoint: &EndpointState, error: &Error) -> bool {
         let worker = &endpoint.address.entry.worker;
         error.status() == Status::Closed && self.peers.borrow().tells_of_leaving(worker)
@@ -292,7 +293,7 @@ impl WorkerState {
         drop(forgotten);
     }
 
-    /// Removes an interface's number of a peer. Returns the peer to which the number belonged.
+    /// Removes an interface's number of a peer, and returns that peer.
     pub(super) fn forget_number(&self, slot: &InterfaceSlot, number: u64) -> PeerId {
         let before = slot.forget_number(number);
         let forgotten = self.peers.borrow_mut().left(before);
@@ -300,13 +301,13 @@ impl WorkerState {
         PeerId(before)
     }
 
-    /// Checks whether a connection from or to a peer is connected.
+    /// Checks whether a connection from a peer, or a circuit with it, is connected.
     pub(super) fn is_here(&self, peer: PeerId) -> bool {
         let ways = self.peers.borrow().ways(peer.0);
         ways > 0 && ways > self.ways_that_stand_not(peer)
     }
 
-    /// Handles a connection that a peer has closed in good order. If it was the peer's last one, the application is notified.
+    /// Handles a connection that a peer has closed in good order. If it was the peer's last one, the peer has left.
     #[cold]
     fn closed_in_good_order(&self, slot: &InterfaceSlot, number: u64) {
         let peer = self.forget_number(slot, number);
@@ -315,7 +316,8 @@ impl WorkerState {
         }
     }
 
-    /// Reports to the application that a peer has left in good order, once.
+    /// Reports to the application that a peer has left in good order, once until the peer reconnects. Service workers are not
+    /// reported.
     #[cold]
     pub(super) fn tell_of_leaving(&self, peer: PeerId) {
         if self.peers.borrow_mut().part(peer.0) && !self.peers.borrow().is_service(peer.0) {

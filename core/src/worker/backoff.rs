@@ -1,13 +1,13 @@
 //! The phases of a wait without events: it spins, then yields its processor, then sleeps.
 //!
-//! Spinning has the lowest latency if every process has its own processor. If processes share a processor, a spinning process
-//! blocks the process for which it waits, until the kernel preempts it milliseconds later. A yield transfers the processor within a
-//! microsecond, and costs little if no other process wants it. Sleeping is for long waits: the sleeper has to be woken, which costs
-//! both sides some microseconds.
+//! Spinning has the lowest latency if every process has its own processor. If processes share a processor, a spinning process can
+//! block the process for which it waits, until the kernel preempts it milliseconds later. A yield usually transfers the processor
+//! within a microsecond, and costs little if no other process wants it. Sleeping is for long waits: the sleeper has to be woken,
+//! which costs both sides some microseconds.
 //!
-//! The duration of spinning depends on the number of processes of the job on this host ([`Spin`]). The kernel's count of context
-//! switches corrects it: processes that are pinned to one processor each appear to share processors, and processes outside the job
-//! are not counted.
+//! Unless it is configured, the duration of spinning depends on the number of processes of the job on this host ([`Spin`]). The
+//! kernel's count of context switches corrects the duration. Without the correction, processes pinned to one processor each would
+//! appear to share processors, and processes outside the job would not count.
 
 use crate::setup::Spin;
 use std::cell::Cell;
@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 const LOOKS: u32 = 64;
 /// The number of polls between two yields if no other process wants the processor.
 const LOOKS_ALONE: u32 = 16;
-/// The time for which a wait yields before it sleeps.
+/// The maximum time for which a wait yields before it sleeps.
 const YIELDING: Duration = Duration::from_millis(1);
-/// The duration from which a yield is long: other processes ran than the one for which the wait waits. `WITHOUT_YIELDS` waits for
-/// events then sleep instead: a woken process runs soon, a yielding one only after all other runnable processes.
+/// The duration from which a yield is long: other processes probably ran than the one for which the wait waits. Then up to
+/// `WITHOUT_YIELDS` yields of waits for events are replaced by sleeps: a woken process usually runs sooner than a yielding one.
 const LONG_YIELD: Duration = Duration::from_micros(500);
 const WITHOUT_YIELDS: u32 = 64;
 /// The number of yields between two polls of interfaces that need a system call.
@@ -32,11 +32,12 @@ const YIELDS_UNTIL_SLOW: u32 = 4;
 const SAMPLE: u32 = 16;
 const SHARED: u64 = 8;
 const ALONE: u32 = 8;
-/// The length of a nap while a change without an event is possible: this fraction of the time waited so far, within these bounds.
+/// The length of a nap while a change without an event is possible: the time since the last event divided by `NAP_PART`, within
+/// these bounds.
 const NAP_PART: u32 = 8;
 const NAP_LEAST: Duration = Duration::from_micros(50);
 const NAP_MOST: Duration = Duration::from_millis(10);
-/// The maximum length of a sleep that an event ends.
+/// The length of a sleep if only an event can end the wait. The remaining time of the wait shortens sleeps and naps.
 const SLEEP: Duration = Duration::from_millis(100);
 
 /// The state of a worker about its processor.
@@ -57,7 +58,7 @@ pub(super) struct Backoff {
 /// The state of one wait.
 pub(super) struct Wait {
     timeout: Option<Duration>,
-    /// Whether an event makes the wait's condition true, rather than a peer that writes to memory.
+    /// Whether only an event can make the wait's condition true, and not, for example, a peer's store into memory.
     by_event: bool,
     looks: u32,
     /// Whether an event has occurred since the clock was read.
@@ -91,7 +92,7 @@ impl Backoff {
         backoff
     }
 
-    /// Returns the number of polls before any other step.
+    /// Returns the number of polls before the first step.
     #[inline]
     pub(super) fn first_looks(&self, timeout: Option<Duration>) -> u32 {
         if timeout == Some(Duration::ZERO) { 1 } else { self.first_looks.get() }

@@ -5,8 +5,8 @@ use crate::{Error, Job};
 use std::time::Duration;
 
 impl Worker {
-    /// Waits until every process of the job has called [`Job::barrier`] or this method, and makes progress meanwhile. Use this
-    /// method in a process whose memory or answers peers may still need.
+    /// Waits until every process of the job has entered the barrier, by [`Job::barrier`] or this method, and makes progress
+    /// meanwhile. Use this method in a process whose memory or answers peers may still need.
     ///
     /// A thread of the job waits for the other processes. The first such barrier starts the thread, which ends with the job.
     ///
@@ -24,9 +24,9 @@ impl Worker {
         )
     }
 
-    /// Makes progress, and sleeps if possible, until the condition holds. A thread that makes the condition true wakes this worker
-    /// ([`Worker::waker`]); otherwise the call notices with a delay. The method must not be called inside a handler: it makes no
-    /// progress there, so it returns only if the condition already holds or another thread makes it true.
+    /// Makes progress, and sleeps if possible, until the condition holds. A thread that makes the condition true should wake this
+    /// worker ([`Worker::waker`]); otherwise the call notices with a delay. The method must not be called inside a handler or in a
+    /// forked child. It makes no progress there, and returns only if something else makes the condition true.
     pub fn progress_until(&self, condition: &dyn Fn() -> bool) {
         while !condition() {
             // A worker that cannot sleep or reports an error still serves its peers.

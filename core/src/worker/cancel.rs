@@ -6,18 +6,19 @@ use crate::{Error, PostError, Status};
 use tieline_plugin_api::caps;
 
 impl Worker {
-    /// Cancels an operation. `Ok`: the operation has ended, or progress will end it soon. The operation ends as `Canceled` if no
-    /// part of it was executed, otherwise normally.
+    /// Cancels an operation. `Ok`: the operation has ended, or its transport or receiver was asked to end it, and later progress
+    /// ends it. The operation ends as `Canceled` if no part of it was executed, otherwise normally.
     ///
-    /// A message or operation that is still in its endpoint's queue and has not begun has ended when this call returns, and its
-    /// memory is free. If a transport holds the operation, the transport decides. A rendezvous message ends as `Canceled` unless
-    /// its receiver has begun to receive it. A flush does not report canceled operations.
+    /// With the exceptions below, an operation that is still in its endpoint's queue and has not begun has ended when this call
+    /// returns, and its memory is free. If a transport holds the operation, the transport decides. A rendezvous message ends as
+    /// `Canceled` unless its receiver has begun to receive it or has refused it. A flush does not report canceled operations.
     ///
     /// # Errors
     /// [`PostError::Correct`] with `Unsupported` and a reason if the operation cannot be canceled; it then continues unchanged. An
-    /// operation cannot be canceled if part of it may be complete, if the peer has it, if its endpoint was dropped, or if its
-    /// module does not support canceling. Operations over several lanes or in several parts, and queued puts with a notification,
-    /// cannot be canceled either. [`PostError::Correct`] with `Invalid` for a request of another worker, and in a forked child.
+    /// operation cannot be canceled if part of it may be complete, if the peer has it, or if its module does not support canceling.
+    /// The same is true of an operation that a module holds and whose endpoint was dropped. Operations over several lanes or in
+    /// several parts, and queued puts with a notification, cannot be canceled either. [`PostError::Correct`] with `Invalid` for a
+    /// request of another worker, and in a forked child.
     pub fn cancel(&self, request: &Request) -> Result<(), PostError> {
         self.inner.check_owner(&request.shared)?;
         let (shared, id) = (&self.inner.shared, request.id);

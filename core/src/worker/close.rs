@@ -1,8 +1,8 @@
 //! Closing a worker.
 //!
-//! Closing flushes all endpoints, then the answers owed to peers, and then the transports. A message that a transport has accepted
-//! is confirmed by a flush of its lane, because only that proves its arrival at the peer. Operations that do not end in time are
-//! listed in the error. Dropping a worker does not flush: pending operations end, and each interface, while it is closed, delivers
+//! Closing waits until all operations have ended and the answers owed to peers are sent, and then flushes the transports. A message
+//! that a transport has accepted is confirmed by a flush of its lane, if the provider has one. The error counts the operations that
+//! do not end in time. Dropping a worker does not flush: pending operations end, and each interface, while it is closed, delivers
 //! the messages that it has accepted to peers that poll within its time limit.
 
 use super::{Worker, WorkerState};
@@ -23,18 +23,20 @@ use std::time::{Duration, Instant};
 pub struct Undelivered {
     /// The reason. `TimedOut`: the timeout expired. Any other status: the first failure, or the reason why closing was impossible.
     pub error: Error,
-    /// The losses, one entry per endpoint, including the library's own endpoints.
+    /// The losses: one entry per endpoint, including the library's own. Operations of dropped endpoints have one entry per route,
+    /// and answers without a route one per peer.
     pub losses: Vec<Loss>,
 }
 
-/// The losses of one endpoint.
+/// The losses of one endpoint, route or peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
-    /// The destination and the module, in the format of the `Debug` output of an [`Endpoint`](crate::Endpoint).
+    /// The destination and the module, in the format of the `Debug` output of an [`Endpoint`](crate::Endpoint); the peer's number
+    /// for answers without a route.
     pub to: String,
-    /// The number of operations that were pending, including messages and operations of dropped endpoints.
+    /// The number of operations that were pending, including messages.
     pub operations: usize,
-    /// The number of answers owed to the peer. The peer's requests end with an error.
+    /// The number of answers owed to the peer. The peer's requests end with an error when it is disconnected.
     pub answers: usize,
     /// Whether messages or failures are unconfirmed: the transport has not confirmed the arrival of messages that it had accepted,
     /// or a failure has not been reported to the application. Operations that recently returned `Done` may be lost.
@@ -72,15 +74,16 @@ impl Worker {
     /// Delivers all operations posted before, and all answers owed to peers, and closes the worker. `Ok` means that the peers'
     /// sides have all of these, except for failed operations whose requests the application still holds.
     ///
-    /// Operations that are not delivered within `timeout` are lost and are listed in the error. The error also lists a failure that
-    /// has not been reported yet and that the next flush would have reported. The call makes progress meanwhile: handlers run, and
-    /// operations that they post are delivered as well. If something is lost, each interface may take `TIELINE_CLOSE_TIMEOUT` on
-    /// top of `timeout`, as when the worker is dropped.
+    /// Operations that are not delivered within `timeout` may be lost and are counted in the error. The error also lists a failure
+    /// that has not been reported yet and that the next flush would have reported. The call makes progress meanwhile: handlers run,
+    /// and operations that they post are delivered as well. If something is lost, each interface may take `TIELINE_CLOSE_TIMEOUT`
+    /// on top of `timeout`, as when the worker is dropped.
     ///
-    /// When the call returns, the worker is closed, with or without losses, as if it had been dropped. Endpoints, keys, requests
-    /// and announcements that still exist return `Closed`. Only an immediate error (`Busy` inside a handler, `Invalid` in a forked
-    /// child) leaves the worker open. Closing a closed worker returns `Ok`. Endpoints that had already failed are ignored.
-    /// Operations for which a peer did not wait when it closed its own side in good order are ignored, too.
+    /// When the call returns, the worker is closed, with or without losses, as if it had been dropped. Operations on endpoints,
+    /// keys and announcements that still exist fail with `Closed`, and pending requests have ended with `Closed`. Only an immediate
+    /// error (`Busy` inside a handler, `Invalid` in a forked child) leaves the worker open. Closing a closed worker returns `Ok`.
+    /// Endpoints that had already failed are ignored. Operations for which a peer did not wait when it closed its own side in good
+    /// order are ignored, too.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -181,7 +184,7 @@ impl Book {
         self.deadline.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Examines every endpoint again; returns whether work remains.
+    /// Examines every usable endpoint again; returns whether work remains.
     fn look(&mut self, worker: &WorkerState) -> bool {
         let mut left = worker.has_debts() || !worker.orphans_by_path().is_empty();
         for endpoint in worker.all_endpoints().iter().filter(|endpoint| endpoint.is_alive()) {
@@ -200,7 +203,7 @@ impl Book {
             });
             (entry.loss.operations, entry.loss.answers) = (operations, answers);
         }
-        // Endpoints that the application drops meanwhile are not delivered.
+        // The entries of endpoints that do not exist any more are removed, unless they are unconfirmed.
         let stays = |entry: &Entry| entry.endpoint.strong_count() > 0 || entry.loss.unconfirmed;
         self.entries.retain(|_, entry| stays(entry));
         for entry in self.entries.values_mut().filter(|entry| !entry.failed) {
@@ -263,7 +266,8 @@ impl WorkerState {
         self.shared.orphans_by_path(|circuit| self.circuit_name(circuit))
     }
 
-    /// Checks whether peers wait for answers or help, apart from the operations of endpoints.
+    /// Checks whether work remains apart from the queues of endpoints: owed answers, shared copies, datagrams, undispatched events,
+    /// due flushes, or reports.
     pub(super) fn has_debts(&self) -> bool {
         !self.owed.is_empty()
             || self.shares_copies()
@@ -354,7 +358,7 @@ impl WorkerState {
         true
     }
 
-    /// Lists every open lane.
+    /// Lists the open lanes of usable endpoints, and the connected circuits.
     fn all_lanes(self: &Rc<Self>) -> VecDeque<ToAsk> {
         let mut lanes = VecDeque::new();
         for endpoint in self.all_endpoints().into_iter().filter(|endpoint| endpoint.is_alive()) {
@@ -372,7 +376,7 @@ impl WorkerState {
         lanes
     }
 
-    /// Returns the interface of a lane and its provider endpoint, if the endpoint is still open.
+    /// Returns the interface of a lane and its provider endpoint, if the lane still exists.
     fn raw_of(&self, lane: &ToAsk) -> Option<(usize, RawEndpoint)> {
         match lane.over {
             Over::Own(at) => lane.endpoint.own_lanes().into_iter().find(|(i, _)| *i == at),
@@ -421,8 +425,8 @@ impl WorkerState {
         }
     }
 
-    /// Ends all pending operations, says goodbye, and releases everything that the worker owns. Endpoints that the application
-    /// still holds keep the interfaces open, because the interfaces own their lent buffers. These endpoints fail from this call on.
+    /// Ends all pending operations, says goodbye, and releases the worker's objects. Objects that the application still holds, such
+    /// as endpoints and kept messages, keep the interfaces open. Endpoints fail from this call on.
     fn shut(self: &Rc<Self>, why: &str) {
         if self.closed.get() {
             return;
@@ -432,7 +436,7 @@ impl WorkerState {
         self.forget_name();
         self.closed.set(true);
         self.shown.publisher.ends();
-        // The mailboxes are closed first: even if later code panics, they accept no task that would never run.
+        // The mailboxes are closed early, so that they accept no task that would never run, even if later code panics.
         let mailboxes = self.mailboxes.take();
         mailboxes.iter().for_each(|mailbox| mailbox.close());
         let error = Error::new(
@@ -467,7 +471,7 @@ impl WorkerState {
         self.shared.slots.close();
         self.hang_up_on(waiting);
         self.leave_interfaces();
-        // These are dropped while nothing is borrowed, like all objects of the application, and last, because the drop may panic.
+        // These objects of the application are dropped while nothing is borrowed, and last, because the drop may panic.
         mailboxes.iter().for_each(|mailbox| mailbox.drop_tasks());
         drop((handlers, told, also, others, mailboxes));
     }

@@ -41,7 +41,7 @@ impl Worker {
     }
 
     /// Takes up to `most` tracked operations that have ended, in the order of completion (of tracking, if that was later). Returns
-    /// their number. The call makes no progress.
+    /// their number, which is 0 in a forked child. The call makes no progress.
     ///
     /// `each` receives the word given to [`track`](Worker::track) and the result of the operation. The function `each` may call any
     /// method, including this one. An operation that `each` tracks and that has already ended is left for the next call. If `each`

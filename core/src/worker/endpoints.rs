@@ -29,7 +29,7 @@ impl WorkerState {
         self.place_endpoint(address, route, owner)
     }
 
-    /// Assigns an index to a new endpoint.
+    /// Makes an endpoint with a route, and assigns its number.
     pub(super) fn place_endpoint(
         self: &Rc<Self>,
         address: WorkerAddress,
@@ -79,8 +79,8 @@ impl WorkerState {
     }
 
     /// Returns the endpoint for the answer to an internal message. If a circuit carried the message, the answer uses the same
-    /// circuit. If the circuit fails, its requests fail at the requester, so no requester waits for an answer that was lost on
-    /// another route.
+    /// circuit. If the circuit fails, its requests fail at the requester, so no requester waits for an answer that was lost with
+    /// it.
     pub(crate) fn answer_endpoint(
         self: &Rc<Self>,
         from: Origin,
@@ -104,7 +104,7 @@ impl WorkerState {
         }
     }
 
-    /// Returns an existing endpoint: the application's, or an internal one.
+    /// Returns an existing endpoint, if there is a usable one: the application's, or an internal one.
     fn endpoint_there(&self, peer: u32) -> Result<Option<Rc<EndpointState>>, Error> {
         let own = {
             let peers = self.peers.borrow();
@@ -135,7 +135,7 @@ impl WorkerState {
         all.find(|endpoint| endpoint.is_alive())
     }
 
-    /// Returns an internal endpoint to a peer, kept as long as the peer is known.
+    /// Returns an internal endpoint to a peer. The worker keeps it until it fails or the peer is forgotten.
     pub(super) fn own_endpoint(self: &Rc<Self>, peer: u32) -> Result<Rc<EndpointState>, Error> {
         let address = {
             let peers = self.peers.borrow();

@@ -6,11 +6,11 @@ use crate::{CompletionError, PostError, Status};
 use std::collections::VecDeque;
 
 impl Worker {
-    /// Begins a flush of every endpoint and returns immediately.
+    /// Begins a flush of every endpoint that has not failed, and returns immediately.
     ///
-    /// `counter` counts the flushes. When `counter` has no pending operation, all these flushes are complete, with the meaning of
-    /// [`Endpoint::flush`](crate::Endpoint::flush). `counter` also keeps the first failure. The counter may count other operations
-    /// as well.
+    /// `counter` counts the flushes that are not complete immediately. When `counter` has no pending operation, all these flushes
+    /// are complete, with the meaning of [`Endpoint::flush`](crate::Endpoint::flush). `counter` also keeps the first failure. The
+    /// counter may count other operations as well.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -27,8 +27,8 @@ impl Worker {
     ///
     /// # Errors
     /// [`PostError::Retry`] if an endpoint has its maximum number of operations. The flushes begun before the error are counted,
-    /// and flushing these endpoints again is harmless. Any other failure of an endpoint is returned after the flush of all others
-    /// has begun. [`PostError::Correct`] in a handler, in a forked child, and for the counter of another worker.
+    /// and flushing these endpoints again is harmless. The first other failure of an endpoint is returned after the flush of all
+    /// others has begun. [`PostError::Correct`] in a handler, in a forked child, and for the counter of another worker.
     pub fn begin_flush(&self, counter: &CompletionCounter) -> Result<(), PostError> {
         self.inner.check_owner(&counter.shared)?;
         self.inner.shared.check_no_handler("a flush")?;
@@ -55,7 +55,7 @@ impl Worker {
     /// The call makes progress meanwhile.
     ///
     /// An endpoint that had failed before is ignored. The operations of that endpoint have ended, and those that had completed
-    /// locally may be lost, as the endpoint's error states.
+    /// locally may be lost.
     ///
     /// # Errors
     /// The error of the first failure among the flushed operations. [`CompletionError::Pending`] as for [`Worker::finish`].

@@ -13,7 +13,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// The maximum number of pieces copied in one progress call, for all requesters together, so that the call's other work continues.
+/// The maximum number of attempts to copy a piece in one progress call, for all requesters together, so that the call's other work
+/// continues.
 const HELP_AT_ONCE: usize = 8;
 
 /// A peer's transfer of which this worker copies a part.
@@ -26,13 +27,13 @@ struct Help {
 }
 
 /// The transfers with which a worker helps. Pieces are copied while nothing is borrowed. `keys` stays borrowed during the import of
-/// a key, which may call the application's `oob`. That call cannot use the keys again, because a worker neither makes progress nor
-/// is closed within progress.
+/// a key, which may call the application's `oob`. Within that call, progress and `Worker::close` do not use the keys again;
+/// dropping the worker would.
 #[derive(Default)]
 pub(super) struct Helps {
     /// The transfers, at most one for each peer and slot: an earlier request for the same slot has ended.
     all: RefCell<VecDeque<Help>>,
-    /// The keys received recently from peers, imported.
+    /// The imported keys that were used last, at most 16.
     keys: RefCell<Vec<(u32, Vec<u8>, RemoteKey)>>,
 }
 
@@ -78,7 +79,7 @@ impl Helps {
         drop(before);
     }
 
-    /// Imports a peer's key once; `None` while the key has no suitable native path.
+    /// Returns a peer's key, imported now or before; `None` while the key has no suitable native path.
     fn imported(
         &self,
         endpoint: &Endpoint,
@@ -111,7 +112,7 @@ impl Helps {
         fits.then_some(key)
     }
 
-    /// Helps the requesters in order, with a bounded number of pieces for all of them together. Returns the number of requests
+    /// Helps the requesters in order, with a bounded number of attempts for all of them together. Returns the number of requests
     /// handled and the number of chunks copied.
     pub(super) fn run(&self, regions: &Table) -> (usize, u64) {
         let (mut left, mut count, mut chunks) = (HELP_AT_ONCE, 0, 0);
@@ -130,7 +131,7 @@ impl Helps {
     }
 }
 
-/// Copies chunks from the back, at most `left` pieces; `true`: chunks remain.
+/// Copies chunks from the back, in at most `left` attempts; `true`: chunks may remain.
 fn copy(regions: &Table, help: &Help, left: &mut usize, chunks: &mut u64) -> bool {
     let endpoint = Endpoint::internal(help.memory.inner.endpoint.clone());
     if endpoint.inner.check_alive().is_err() {

@@ -1,4 +1,5 @@
-//! Incoming internal messages. The worker counts an invalid message, and answers it if its type has an answer.
+//! Incoming internal messages. A malformed message is counted and dropped. A well-formed request that is refused gets an answer if
+//! its sender expects one.
 
 use super::WorkerState;
 use super::wiring::Sender;
@@ -12,7 +13,8 @@ use crate::{Error, Status};
 use std::rc::Rc;
 
 impl WorkerState {
-    /// Handles an internal message. Returns the event to report to the application after the payload has been released.
+    /// Handles an internal message. Returns the word of a notification, which is reported to the application after the payload has
+    /// been released.
     pub(super) fn handle(
         self: &Rc<Self>,
         message: u16,
@@ -58,7 +60,7 @@ impl WorkerState {
         told
     }
 
-    /// Handles a wire-up datagram that a message carried, so that the peer is known.
+    /// Handles a wire-up datagram that a message of a known peer carried.
     fn on_wireup(self: &Rc<Self>, peer: u32, data: &[u8]) -> Result<(), Status> {
         let address = self.address_of_peer(peer).ok_or(Status::BadData)?;
         // `on_datagram` counts errors.
@@ -74,7 +76,8 @@ impl WorkerState {
         Ok(())
     }
 
-    /// Returns the operation of an answer. The operation must be waiting for this peer's answer over this connection.
+    /// Returns the operation of an answer. The operation must be waiting for an answer of this peer, and over this circuit if a
+    /// circuit carried the request.
     fn answered(&self, token: u64, from: Origin) -> Result<(Id, Kind), Status> {
         let id = Id::from_raw(token).ok_or(Status::BadData)?;
         let (asked, kind) = self.shared.ops.borrow().asked(id).ok_or(Status::BadData)?;
@@ -132,7 +135,8 @@ impl WorkerState {
         emulate::refused(refusal)
     }
 
-    /// Makes an endpoint request all keys of handles again, because one of its operations was refused as `KeyRejected`.
+    /// Makes an endpoint request the keys of its handles again before their next use, because one of its operations was refused as
+    /// `KeyRejected`.
     #[cold]
     pub(super) fn key_refused(&self, id: Id) {
         let owner = self.shared.ops.borrow().owner(id);

@@ -37,9 +37,9 @@ type LeftHandler = Rc<dyn Fn(PeerId)>;
 pub(super) type NotificationHandler = Rc<dyn Fn(PeerId, u32)>;
 
 /// The state of a worker. Each cell is borrowed only to read or change it. During a borrow no function of the application runs, and
-/// no object of the application is dropped: both may access this state again. The exception is `handlers`, which stays borrowed
-/// while message handlers run. Code that changes `handlers` first tries to borrow it, and otherwise leaves the change to the next
-/// progress call.
+/// no object of the application is dropped: both may access this state again. There are two exceptions. `handlers` stays borrowed
+/// while message handlers run; code that cannot borrow it leaves the change to `work`. `helps` stays borrowed while it imports a
+/// key.
 pub(crate) struct WorkerState {
     /// Whether the `Worker` was dropped or closed, so that no new work begins, even if other objects still hold this state.
     pub(super) closed: Cell<bool>,
@@ -53,18 +53,19 @@ pub(crate) struct WorkerState {
     pub(super) on_endpoint_failure: RefCell<Option<EndpointFailureHandler>>,
     pub(super) on_left: RefCell<Option<LeftHandler>>,
     pub(super) on_notification: RefCell<Option<NotificationHandler>>,
-    /// The peer events that the next progress call reports to the handlers.
+    /// The peer events that have not been reported to the handlers.
     pub(super) news: RefCell<VecDeque<PeerEvent>>,
     /// Failed endpoints whose peer may be leaving.
     pub(super) doubted: RefCell<Vec<Doubt>>,
     pub(super) peers: RefCell<peers::Peers>,
-    /// The interfaces that every progress call polls, and the idle ones.
+    /// The interfaces that need no system call for a poll: those that every progress call polls, and the idle ones.
     pub(super) fast: Rounds,
     pub(super) slow: Vec<usize>,
-    /// The number of progress calls until the slow interfaces are polled or tasks are checked, and the number of polls for which
-    /// the slow interfaces are still polled every time.
+    /// The number of progress calls until the slow interfaces are polled or tasks are checked.
     pub(super) slow_in: Cell<u32>,
+    /// The number of further polls without an event for which the slow interfaces are polled in every call.
     pub(super) hot: Cell<u32>,
+    /// The number of progress calls between the next two polls of quiet slow interfaces.
     pub(super) pause: Cell<u32>,
     /// The number of further progress calls, after the next check for tasks, until the slow interfaces are polled.
     pub(super) behind_tasks: Cell<u32>,
@@ -74,11 +75,12 @@ pub(crate) struct WorkerState {
     pub(super) endpoints: RefCell<Slab<(), Weak<EndpointState>>>,
     /// The backlog of handlers that panicked.
     pub(super) left_over: LeftOver,
-    /// The answers that have no route to the requester at present.
+    /// The answers that could not be sent yet.
     pub(super) owed: owed::Owed,
     /// The rendezvous messages of peers.
     pub(super) announcements: Announcements,
-    /// The endpoints that are kept until a flush and their rendezvous messages have ended, even if all handles are dropped.
+    /// The endpoints that are kept until a flush (its number) or their rendezvous messages have ended, even if all handles are
+    /// dropped.
     pub(super) kept: RefCell<Vec<(Option<Id>, Rc<EndpointState>)>>,
     pub(super) busy: RefCell<VecDeque<Rc<EndpointState>>>,
     /// Whether an endpoint has used up its budget in the last round and could continue.
@@ -89,7 +91,7 @@ pub(crate) struct WorkerState {
     /// The peers' puts in several messages of which one hit missing memory.
     pub(super) torn: RefCell<Torn>,
     pub(super) counters: Cell<Counters>,
-    /// The number of unhandled ids reported so far.
+    /// The number of reports of messages and notifications without a handler so far.
     pub(super) told_unhandled: Cell<u32>,
     pub(super) poller: Rc<Poller>,
     /// Whether events of interfaces wake the worker.
@@ -97,7 +99,7 @@ pub(crate) struct WorkerState {
     pub(super) backoff: backoff::Backoff,
     /// The object by which other threads end a sleep, once requested.
     pub(super) signal: OnceCell<Signal>,
-    /// Whether another thread has woken this worker and no `wait` has reported that yet.
+    /// Whether another thread has woken this worker and no `wait` or `arm` has consumed that yet.
     pub(super) woken: Cell<bool>,
     /// The queues through which other threads submit tasks.
     pub(super) mailboxes: RefCell<Vec<Rc<dyn Mailbox>>>,
@@ -113,14 +115,14 @@ pub(crate) struct WorkerState {
     pub(crate) shared: Rc<Shared>,
 }
 
-/// The names for which a worker answers.
+/// The lookups that a worker answers, and its own lookups.
 #[derive(Default)]
 pub(super) struct Answers {
     /// The context's listener, if the worker has a name; the worker then answers for all names of the context.
     pub(super) own: RefCell<Option<Arc<NameService>>>,
     /// Whether this is the progress thread's worker, which answers for every name of the context.
     pub(super) for_all: Cell<bool>,
-    /// How many lookups of its own are open. Their sockets are not in the worker's poller.
+    /// The number of this worker's open lookups. Their sockets are not in the worker's poller.
     pub(super) open: Cell<usize>,
 }
 
@@ -128,8 +130,8 @@ pub(super) struct Answers {
 /// access the services again.
 pub(super) type Listener = Rc<dyn Fn(PeerId, Arrival)>;
 
-/// A queue through which other threads submit tasks. Except for `run`, which may call any function, its functions borrow nothing of
-/// the worker.
+/// A queue through which other threads submit tasks. `run` and `drop_tasks` may call any function of the application; the other
+/// functions borrow nothing of the worker.
 pub(super) trait Mailbox {
     fn has_tasks(&self) -> bool;
     /// Runs the waiting tasks, and returns their number.
@@ -250,7 +252,7 @@ impl WorkerState {
         Ok(inner)
     }
 
-    /// Checks that the worker is open. Objects added to a closed worker (`Closed`) would never be released.
+    /// Checks that the worker is open. Objects added to a closed worker (`Closed`) might never be released.
     pub(super) fn check_open(&self) -> Result<(), Error> {
         self.shared.core.check_process("a worker")?;
         if self.closed.get() { Err(Status::Closed.into()) } else { Ok(()) }

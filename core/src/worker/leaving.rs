@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const EXITED: &str = "its process has called exit with";
 
-/// The number of times, and the interval, at which an exit tries to post to a lane that does not accept the message.
+/// The maximum number of times, and the interval, at which an exit tries to post to a lane that does not accept the message.
 const TRIES: u32 = 50;
 const NAP: Duration = Duration::from_micros(200);
 
@@ -20,13 +20,13 @@ impl WorkerState {
         exit::enter(Rc::downgrade(&itself), &self.used_by);
     }
 
-    /// Records the calling thread. The worker calls this function at intervals, because it may move to another thread.
+    /// Records the calling thread. The worker calls this function at intervals and in waits, because it may move to another thread.
     pub(super) fn note_thread(&self) {
         self.used_by.store(thread_number(), Ordering::Relaxed);
     }
 
-    /// Returns the number of posted operations that have not completed, plus the number of answers owed to peers. `None`: a signal
-    /// handler that called `exit` interrupted a change of either.
+    /// Returns the number of posted operations that have not completed, plus the number of answers owed to peers. All operations of
+    /// dropped endpoints count as one. `None`: a signal handler that called `exit` interrupted a change of this state.
     fn unsent(&self) -> Option<u64> {
         let (Ok(ops), Ok(_)) = (self.shared.ops.try_borrow(), self.endpoints.try_borrow()) else {
             return None;
@@ -40,8 +40,9 @@ impl WorkerState {
         Some(unsent as u64)
     }
 
-    /// Notifies each connected peer that the process exits with operations that have not completed. A lane that does not accept the
-    /// message within `TRIES` attempts drops it: the peer then reports a connection that was closed without a goodbye.
+    /// Notifies each connected peer that understands the message that the process exits with operations that have not completed. A
+    /// lane that does not accept the message within `TRIES` attempts drops it: the peer then reports a connection that was closed
+    /// without a goodbye.
     fn notify_of_exit(&self, unsent: u64) {
         let mut waiting = self.all_endpoints();
         waiting.retain(|endpoint| endpoint.knows_of_exits());
@@ -54,14 +55,15 @@ impl WorkerState {
         }
     }
 
-    /// Handles a peer's report that its process has called `exit`. The error of the peer's connection then contains the report.
+    /// Handles a peer's report that its process has called `exit`. If the connection then ends as `PeerFailed`, the error contains
+    /// the report.
     pub(super) fn on_exited(&self, peer: u32, unsent: u64) -> Result<(), Status> {
         let mut peers = self.peers.borrow_mut();
         peers.get_mut(peer).ok_or(Status::BadData)?.exited = Some(unsent);
         Ok(())
     }
 
-    /// Adds the peer's report of its exit to the error of a connection.
+    /// Adds the peer's report of its exit, if there is one, to an error of status `PeerFailed`.
     pub(crate) fn with_exit(&self, worker: &[u8; 16], error: Error) -> Error {
         let peers = self.peers.borrow();
         let peer = peers.known_number(worker).and_then(|number| peers.get(number));

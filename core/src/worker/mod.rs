@@ -72,9 +72,9 @@ use std::sync::Arc;
 ///
 /// # Calls, and when each is allowed
 ///
-/// A worker has no thread of its own: messages and completions wait until a call makes progress. All methods of a worker and of its
-/// endpoints must be called from one thread at a time. Neither type is `Send`; only a [`Movable`](crate::Movable) moves a worker to
-/// another thread, together with all of its objects:
+/// A worker has no thread of its own: incoming messages and pending completions wait until a call makes progress. All methods of a
+/// worker and of its endpoints must be called from one thread at a time. Neither type is `Send`; only a [`Movable`](crate::Movable)
+/// moves a worker to another thread, together with all of its objects:
 ///
 /// ```compile_fail,E0277
 /// fn crosses_threads<T: Send>() {}
@@ -84,7 +84,8 @@ use std::sync::Arc;
 /// Other threads can [wake](Worker::waker) the worker and submit [tasks](Worker::remote) to it; `docs/threads.md` describes how
 /// several threads communicate. A [`WaitSet`](crate::WaitSet) waits for several workers of one thread.
 ///
-/// A worker has five kinds of calls.
+/// Most calls of a worker are of five kinds. The others make or take back an object, such as [`waker`](Worker::waker),
+/// [`name`](Worker::name) and [`unlisten`](Worker::unlisten).
 ///
 /// * **Register handlers**, in any order: [`on_message`](Worker::on_message), [`on_notification`](Worker::on_notification),
 ///   [`on_endpoint_failure`](Worker::on_endpoint_failure), [`on_peer_failure`](Worker::on_peer_failure),
@@ -112,20 +113,21 @@ use std::sync::Arc;
 ///
 /// # Inside a handler
 ///
-/// Handlers run one at a time and never nest. A handler may call any method: post, connect, register handlers, and drop endpoints,
-/// requests, kept messages or the worker itself. Inside a handler, four rules apply in addition:
+/// Handlers run one at a time and never nest. A handler may post, connect, register handlers, and drop endpoints, requests, kept
+/// messages or the worker itself. Inside a handler, four rules apply:
 ///
 /// * Calls that wait, and flushes, fail with `Busy`. There are two exceptions: [`close_region`](Worker::close_region) tries once,
 ///   and [`progress_until`](Worker::progress_until) must not be called.
 /// * [`progress`](Worker::progress) does nothing and returns 0.
-/// * A message handler registered inside a handler takes effect at the latest when the running progress call has ended.
+/// * A message handler registered inside a handler takes effect at the latest when the running progress call returns. After a
+///   panic, the next call does this.
 /// * A [`Message`] is valid only during the handler's call; [`keep`](Message::keep) extends the life of its payload.
 ///
 /// The same rules apply to the tasks of a [`Remote`](crate::Remote).
 ///
 /// Two other functions of the application run inside calls that post, and are not handlers: the packer of
-/// [`send_packed`](Endpoint::send_packed), and the function given to [`set_out_of_band`](Worker::set_out_of_band). Any call that
-/// has a datagram to send runs the latter function.
+/// [`send_packed`](Endpoint::send_packed), and the function given to [`set_out_of_band`](Worker::set_out_of_band). A call that has
+/// a datagram for this channel runs the latter function.
 ///
 /// # Order
 ///
@@ -144,24 +146,26 @@ use std::sync::Arc;
 ///
 /// # In a forked child
 ///
-/// The worker belongs to the parent. In the child, calls that return a `Result` fail with `Invalid`, except that a value already in
-/// an `Outcome::Done` is returned. [`progress`](Worker::progress) does nothing. Dropping the worker, its endpoints, requests or
-/// kept messages has no effect on peers or on the parent. However, the child holds the parent's sockets until it exits or executes
-/// another program. If the parent dies first, peers do not notice its death until the child has closed the sockets.
+/// The worker belongs to the parent. In the child, calls of the worker that return a `Result` fail with `Invalid`, except that
+/// [`finish`](Worker::finish) returns the value of an `Outcome::Done`. [`progress`](Worker::progress) does nothing. Dropping the
+/// worker, its endpoints, requests or kept messages has no effect on peers or on the parent. However, the child holds the parent's
+/// sockets until it exits or executes another program. If the parent dies first, peers may not notice its death until the child has
+/// closed the sockets.
 ///
 /// # Closing and dropping
 ///
 /// Dropping a worker or an endpoint has the same meaning over every transport. A message that returned `Done` reaches a peer that
-/// is alive and makes progress, unless the time limit below expires. Operations that are pending when the worker is dropped end
-/// with `Closed` and may be lost. [`Worker::close`] first delivers pending operations, and reports those that it could not deliver.
-/// If an endpoint is dropped, its worker sends the queued operations of that endpoint. Operations that a transport already holds
-/// complete normally if the worker keeps their connection open; otherwise they end with `Canceled`.
+/// is alive and makes progress, unless the connection fails or the time limit below expires. Operations that are pending when the
+/// worker is dropped end with `Closed` and may be lost. [`Worker::close`] first delivers pending operations, and reports those that
+/// it could not deliver. If an endpoint is dropped, its worker sends the queued operations of that endpoint. Operations that a
+/// transport already holds complete normally if the worker keeps their connection open; otherwise they end with `Canceled`.
 ///
 /// Dropping does not wait for the applications of peers. Dropping may wait for the transport to accept messages, at most
-/// `TIELINE_CLOSE_TIMEOUT` (1 s) for each interface; messages that the transport has not accepted in this time are lost.
+/// `TIELINE_CLOSE_TIMEOUT` (by default 1 s) for each interface. Messages that the transport has not accepted in this time are lost.
 ///
-/// Endpoints, keys, requests and kept messages that outlive the worker are unusable, but they keep the worker's interfaces open.
-/// The interfaces close when the last of these objects is dropped. Messages that returned `Done` may be delivered only then.
+/// Endpoints, keys and requests that outlive the worker are unusable; kept messages stay readable. All of these objects keep the
+/// worker's interfaces open. The interfaces close when the last of these objects is dropped. Messages that returned `Done` may be
+/// delivered only then.
 pub struct Worker {
     pub(crate) inner: Rc<WorkerState>,
     /// Whether the worker is lent to a task, so that dropping this handle does not close the worker.
@@ -184,11 +188,11 @@ impl Worker {
 
     /// Returns this worker's address: the bytes that a peer passes to [`connect`](Worker::connect).
     ///
-    /// Carry the bytes unchanged, over a channel that only the job can read. Without a secret (`TIELINE_SECRET`), every process
-    /// that has the bytes may connect.
+    /// Carry the bytes unchanged, over a channel that only the job can read. Without a secret (`TIELINE_SECRET`), a process that
+    /// has the bytes and reaches one of the interfaces may connect.
     ///
     /// # Errors
-    /// `TooLarge` if the worker's interfaces do not fit into one address.
+    /// `TooLarge` if the worker's interfaces do not fit into one address; `Invalid` in a forked child.
     pub fn address(&self) -> Result<Vec<u8>, Error> {
         self.inner.shared.core.check_process("a worker")?;
         self.inner.identity()
@@ -202,7 +206,7 @@ impl Worker {
     /// complete when the handler runs.
     ///
     /// The handler replaces the previous handler of this id. The previous handler is dropped with everything that it captured:
-    /// immediately, or, if this method is called inside a handler, at the latest when the running progress call has ended.
+    /// immediately, or, if this method is called inside a handler, in the running or the next progress call.
     ///
     /// # Errors
     /// `Invalid` for an id in the library's own range; `Closed` if the worker is closed.
@@ -225,7 +229,7 @@ impl Worker {
             drop(handlers);
             drop(before);
         } else {
-            // Inside a handler, the registration takes effect when the running progress call returns.
+            // Inside a message handler, the registration takes effect in `work`.
             self.inner.late_handlers.borrow_mut().push((id, Box::new(handler)));
             self.inner.shared.note_work();
         }
@@ -233,8 +237,8 @@ impl Worker {
     }
 
     /// Registers the handler for notifications of peers' [`Endpoint::put_notify`]. The handler gets the peer and the notification's
-    /// word, after all bytes of the put have arrived. Like message handlers, it runs inside the calls that make progress, on the
-    /// calling thread. A notification handler that is registered inside a handler takes effect immediately.
+    /// word. It runs after all bytes of the put have arrived. Like message handlers, it runs inside the calls that make progress,
+    /// on the calling thread. A notification handler that is registered inside a handler takes effect immediately.
     ///
     /// # Errors
     /// `Closed` if the worker is closed.
@@ -246,12 +250,12 @@ impl Worker {
     }
 
     /// Registers the handler for peers that have failed. A peer is a worker that has sent messages to this worker or has a
-    /// connection with it.
+    /// connection with it. The workers of progress threads are not reported.
     ///
     /// The handler runs if a connection reports that its other end is gone, or if the last route between the two workers has
     /// failed. The handler runs once per failure, with the first reason, regardless of the number of connections. The handler runs
     /// again only if the peer has reconnected in between. If a process with several workers dies, the handler runs once for each of
-    /// these workers.
+    /// them that is a peer.
     ///
     /// The handler does not run if a peer closes its connections in good order, if one of the peer's several devices fails, or if
     /// one of several connections is faulty. For a peer on this host the handler runs only after the endpoints that observe the
@@ -275,13 +279,13 @@ impl Worker {
     }
 
     /// Registers the handler for endpoints that have failed. The handler runs once for each failed endpoint that the application
-    /// holds, regardless of how the application obtained the endpoint. The handler's error is the one that [`Endpoint::error`]
-    /// returns. The handler runs inside a call that makes progress.
+    /// holds when the handler runs, regardless of how the application obtained the endpoint. The handler's error is the one that
+    /// [`Endpoint::error`] returns. The handler runs inside a call that makes progress.
     ///
     /// When the handler runs, the endpoint's operations have ended. A device may still access their memory;
     /// [`Region::close`](crate::Region::close) reports when the access is over. The failure of the peer itself may be reported
     /// earlier, later, or not at all. An endpoint that has sent nothing does not detect a failure. The handler also runs if a post
-    /// has returned the same failure before.
+    /// has returned the same failure before. Closing this worker is not a failure of its endpoints.
     ///
     /// The handler does not run if the peer has left in good order: then [`Worker::on_peer_left`] reports it, and the endpoint ends
     /// with `Closed`. Failures caused by the handler itself are reported by the next call that makes progress.
@@ -305,7 +309,7 @@ impl Worker {
         }
     }
 
-    /// Returns an endpoint to the worker with this address. The first operation on the endpoint establishes the connection.
+    /// Returns an endpoint to the worker with this address. The connection is established when the endpoint is first used.
     ///
     /// # Errors
     /// [`ConnectError::Correct`] for bytes that are not an address, for a closed worker, and in a forked child.
@@ -325,11 +329,12 @@ impl Worker {
     /// Returns an endpoint to a peer that has sent messages to this worker, or to which an endpoint of this worker leads.
     ///
     /// The endpoint is one made by [`connect`](Worker::connect) that the application still holds, or the worker's own endpoint for
-    /// answers to this peer. The worker keeps its own endpoint until the endpoint fails or the peer is forgotten. Dropping the
-    /// handle does not close that endpoint.
+    /// answers to this peer. The worker keeps its own endpoint until the endpoint fails, the peer is forgotten or the worker is
+    /// closed. Dropping the handle does not close that endpoint.
     ///
     /// # Errors
-    /// The errors of [`Worker::connect`]; [`ConnectError::Correct`] for a number that no peer of this worker has.
+    /// The errors of [`Worker::connect`]; [`ConnectError::Correct`] for a number that no peer of this worker has, or whose address
+    /// is unknown.
     pub fn endpoint_to(&self, peer: PeerId) -> Result<Endpoint, ConnectError> {
         let inner = self.inner.reply_endpoint(peer.0)?;
         Ok(Endpoint::new(inner))
@@ -345,8 +350,8 @@ impl Worker {
         Some(Endpoint::new(self.inner.known_endpoint(peer.0)?))
     }
 
-    /// Makes progress: advances all operations that can advance, runs handlers, and returns the number of events. Inside a handler
-    /// the call does nothing and returns 0.
+    /// Makes progress: polls the interfaces that are due, runs handlers, advances operations within a budget per endpoint, and
+    /// returns the number of events. Inside a handler and in a forked child the call does nothing and returns 0.
     #[inline]
     pub fn progress(&self) -> usize {
         self.inner.progress()
@@ -400,7 +405,7 @@ impl Worker {
         Some(result.map_err(CompletionError::from))
     }
 
-    /// Returns the memory that each of the worker's interfaces holds.
+    /// Returns the memory that the worker's interfaces hold, for those that report it.
     #[must_use]
     pub fn memory(&self) -> Vec<MemoryUse> {
         let used = |slot: &InterfaceSlot| {

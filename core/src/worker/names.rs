@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use tieline_lookup::{Lookup, WorkerName};
 use tieline_plugin_api::Failure;
 
-/// A time longer than any wait.
+/// The maximum time of a lookup, so that its deadline can be computed.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A lookup of the address of a named worker: see [`Worker::ask_name`]. Dropping the value abandons the lookup.
 pub struct NameCall {
     worker: Rc<WorkerState>,
     lookup: RefCell<Lookup>,
-    /// The lookup counts among the worker's open ones.
+    /// Whether the lookup counts among the worker's open ones.
     is_open: Cell<bool>,
 }
 
@@ -66,12 +66,12 @@ impl Worker {
     /// [`Worker::endpoint_by_name`] makes an endpoint from a name, and requests the current [`address`](Worker::address) from this
     /// process.
     ///
-    /// The first call in a context opens a listener of that context, on the TCP interfaces and ports that are allowed
-    /// (`TIELINE_TCP_INTERFACES`, `TIELINE_TCP_PORTS`). The listener stays open until the last worker with a name is closed.
+    /// If no worker of the context has a name, the call opens a listener on the TCP interfaces and ports that
+    /// `TIELINE_TCP_INTERFACES` and `TIELINE_TCP_PORTS` allow. The listener stays open until the last worker with a name is closed.
     ///
     /// The worker's progress answers lookups, also while the worker sleeps in a call that waits; so does the context's progress
-    /// thread if there is one. As with the address, every process that has the name may connect, unless the job has a secret. Carry
-    /// the name over channels that only the job can read.
+    /// thread if there is one. As with the address, a process that has the name may connect, unless the job has a secret. Carry the
+    /// name over channels that only the job can read.
     ///
     /// # Errors
     /// `NoDevice`, with the reason, if no listener can be opened; `Closed` if the worker is closed; `Invalid` in a forked child.
@@ -93,7 +93,8 @@ impl Worker {
     /// that are not looked up, nor for a lookup that has ended.
     ///
     /// # Errors
-    /// [`ConnectError::Configure`] if no permitted interface leads to the addresses in the name.
+    /// [`ConnectError::Configure`] if no permitted interface leads to the addresses in the name. [`ConnectError::Correct`] if the
+    /// worker is closed, and in a forked child.
     pub fn ask_name(&self, name: &WorkerName) -> Result<NameCall, ConnectError> {
         let core = &self.inner.shared.core;
         self.inner.check_open()?;
@@ -105,8 +106,8 @@ impl Worker {
         Ok(NameCall { worker, lookup, is_open: Cell::new(true) })
     }
 
-    /// Returns an endpoint to the worker with this name. Makes progress until the worker's address has arrived, which takes one or
-    /// two round trips, and [connects](Worker::connect) to it.
+    /// Returns an endpoint to the worker with this name. Makes progress until the worker's address has arrived, at most
+    /// `TIELINE_CONNECT_TIMEOUT`, and [connects](Worker::connect) to it.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {

@@ -1,15 +1,16 @@
-//! The queue of answers that cannot be sent at present: a peer's request has arrived, but there is no route back to the peer, for
-//! example because no file descriptor is left for a connection.
+//! The queue of answers that cannot be sent at present, for example because no file descriptor is left for a connection to the
+//! requester.
 //!
-//! The answers are kept and retried for the time that forming a connection may take. Then the worker disconnects the peer, so that
-//! the peer's request ends with an error and does not wait forever.
+//! The answers are kept and retried for the time that forming a connection may take. Then the worker tries to disconnect the peer,
+//! so that the peer's request ends with an error and does not wait forever.
 
 use crate::Status;
 use crate::proto::{Origin, emulate::Answer};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 
-/// The maximum number of kept answers, of all peers together. Each answer takes a few dozen bytes.
+/// The maximum number of kept answers, of all peers together. The answers of failed endpoints may exceed it until the next progress
+/// call. Most answers take a few dozen bytes.
 const MOST: usize = 65_536;
 
 /// A kept answer.

@@ -1,7 +1,7 @@
-//! The peers of a worker: a number for each worker that has sent messages to this one or has a connection with it.
+//! The numbers of a worker's peers. A peer is a worker that has connected to this one, or to which an endpoint leads.
 //!
-//! A number is kept while a connection from the peer exists. The last [`REMEMBERED`] peers without a connection are remembered;
-//! older ones are forgotten. Numbers are not reused.
+//! A number is kept while the peer has a connection or the application has an endpoint to the peer. Up to [`REMEMBERED`] other
+//! peers are remembered; older ones are forgotten. A number is not reused before all others have been used.
 
 use crate::Error;
 use crate::address::WorkerAddress;
@@ -10,7 +10,7 @@ use crate::op::Id;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::rc::{Rc, Weak};
 
-/// The number of peers without a connection that are remembered, so that a peer that reconnects soon gets its old number.
+/// The maximum number of peers without a connection that are remembered, so that a peer that reconnects soon gets its old number.
 const REMEMBERED: usize = 1024;
 
 /// A peer of this worker.
@@ -21,7 +21,7 @@ pub(super) struct Peer {
     pub(super) reply: Option<Rc<EndpointState>>,
     /// The endpoint for answers: `reply`, or an endpoint of another owner, which may close it.
     pub(super) borrowed: Weak<EndpointState>,
-    /// The number of invalid messages that the peer has sent.
+    /// The number of malformed messages that the peer has sent.
     pub(super) bad: u64,
     /// The number of interface numbers that belong to this peer.
     ways: u32,
@@ -29,15 +29,15 @@ pub(super) struct Peer {
     left: u64,
     /// Whether the peer has been in the idle list since that time.
     rests: bool,
-    /// Whether the application has received the report that the peer left.
+    /// Whether the report that the peer left was made.
     parted: bool,
-    /// Whether the application has received the report that the peer failed.
+    /// Whether the report that the peer failed was made.
     told: bool,
-    /// The failure that was observed or claimed.
+    /// A failure that was observed or claimed and is not reported yet.
     lost: Option<Error>,
     /// The number of operations that had not completed when the peer's process called `exit`.
     pub(super) exited: Option<u64>,
-    /// Whether an interface of the peer has closed in good order, so that its other connections will close too.
+    /// Whether the peer has closed its end of an endpoint in good order, so that its other connections will close too.
     leaves: bool,
 }
 
@@ -52,7 +52,8 @@ pub(super) struct Peers {
     let_go: HashMap<[u8; 16], BTreeSet<Id>>,
     /// The failure of the peer that failed last, until any peer connects or leaves.
     last_failure: Option<Error>,
-    /// The peers without a connection, the longest idle first; an entry of a peer that has reconnected is skipped.
+    /// The peers without a connection, the longest idle first. Entries of peers that have reconnected meanwhile stay until they are
+    /// first, and are then skipped.
     idle: VecDeque<(u32, u64)>,
     next: u32,
     events: u64,
@@ -187,7 +188,7 @@ impl Peers {
         self.forget_last_failure(number);
     }
 
-    /// A peer of the application has connected or left, so the failure of an earlier peer no longer explains a wait.
+    /// A peer of the application has connected or left, so the failure of an earlier peer does not explain a wait.
     fn forget_last_failure(&mut self, number: u32) {
         if self.last_failure.is_some() && !self.is_service(number) {
             self.last_failure = None;
@@ -202,8 +203,8 @@ impl Peers {
         }
     }
 
-    /// Checks whether the peer is the worker of a progress thread, according to the peer's address. The application is not notified
-    /// of such peers.
+    /// Checks whether the peer is the worker of a progress thread, according to the address of a known peer. The application is not
+    /// notified of such peers.
     pub(super) fn is_service(&self, number: u32) -> bool {
         let Some(address) = self.get(number).and_then(|peer| peer.address.as_ref()) else {
             return false;
@@ -231,8 +232,8 @@ impl Peers {
         is_first
     }
 
-    /// Handles an interface that reuses the peer's number for another peer. Returns the endpoint of a peer that is forgotten as a
-    /// result; the caller drops it while nothing is borrowed.
+    /// Records that an interface has one number less for the peer. Returns the endpoint of a peer that is forgotten as a result;
+    /// the caller drops it while nothing is borrowed.
     pub(super) fn left(&mut self, number: u32) -> Option<Rc<EndpointState>> {
         let peer = self.known.get_mut(&number)?;
         peer.ways = peer.ways.saturating_sub(1);
@@ -247,7 +248,7 @@ impl Peers {
         self.known.get(&number).map_or(0, |peer| peer.ways)
     }
 
-    /// Checks whether the peer is gone: it has no connection and its leaving or failure has been reported.
+    /// Checks whether the peer is gone: it is unknown, or it has no connection and its leaving or failure has been reported.
     pub(super) fn is_gone(&self, number: u32) -> bool {
         self.known.get(&number).is_none_or(|peer| peer.ways == 0 && (peer.parted || peer.told))
     }
@@ -277,15 +278,15 @@ impl Peers {
         is_first
     }
 
-    /// Returns the failure of the peer that failed last, if no peer has a connection to this worker.
+    /// Returns the failure of the peer that failed last, if no peer of the application has a connection to this worker.
     pub(super) fn last_failure(&self) -> Option<&Error> {
         let is_here = |(number, peer): (&u32, &Peer)| peer.ways > 0 && !self.is_service(*number);
         let nobody = || !self.known.iter().any(is_here);
         self.last_failure.as_ref().filter(|_| nobody())
     }
 
-    /// Adds a peer without a connection to the idle list. If the list is too long, the peer that has been idle longest is
-    /// forgotten.
+    /// Adds a peer without a connection to the idle list. If the list is too long, its first peer is forgotten, unless that peer
+    /// has reconnected or the application has an endpoint to it.
     fn rests(&mut self, number: u32) -> Option<Rc<EndpointState>> {
         self.events += 1;
         if let Some(peer) = self.known.get_mut(&number) {

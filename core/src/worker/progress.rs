@@ -20,18 +20,20 @@ use std::panic::resume_unwind;
 use std::rc::Rc;
 use tieline_plugin_api::{event, event_flags};
 
-/// The number of polls after an event until an interface that needs a system call counts as quiet: about a millisecond.
+/// The number of polls without an event after which the interfaces that need a system call count as quiet: about a millisecond.
 pub(super) const HOT: u32 = 2048;
-/// The number of progress calls between two polls of a quiet interface that needs a system call. The number grows, so that the
-/// interfaces polled every time are not slowed down. With connections, the number corresponds to some tens of microseconds at most.
+/// The number of progress calls between two polls of quiet interfaces that need a system call. The number grows from `FIRST_PAUSE`
+/// to one of the others, so that the interfaces polled every time are not slowed down. `LAST_PAUSE` calls take some tens of
+/// microseconds.
 pub(super) const FIRST_PAUSE: u32 = 64;
 const LAST_PAUSE: u32 = 1024;
 const LAST_PAUSE_WITHOUT_CIRCUITS: u32 = 4096;
-/// The number of progress calls between two checks for tasks, if a `Remote` exists.
+/// The maximum number of progress calls between two checks for tasks, if a `Remote` exists.
 const TASK_PAUSE: u32 = 64;
 const OUTCOME_UNKNOWN: i32 = Status::OutcomeUnknown as i32;
 const REFUSED: i32 = Status::KeyRejected as i32;
-/// The number of different unhandled ids that are reported, each once.
+/// The maximum number of reports of messages and notifications without a handler. Each combination of id and sender is reported
+/// once.
 const TOLD_UNHANDLED: u32 = 16;
 /// The number of queued operations that an endpoint may post in one round.
 const TURN: usize = 16;
@@ -66,7 +68,8 @@ impl WorkerState {
         count
     }
 
-    /// Polls the interfaces that need a system call: in every call for a while after an event, otherwise at intervals.
+    /// Polls the interfaces that need a system call. Progress does so in every call for a while after an event, or without other
+    /// interfaces, and otherwise at intervals.
     #[cold]
     fn poll_slow(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
         self.note_thread();
@@ -276,7 +279,7 @@ impl WorkerState {
         }
     }
 
-    /// Runs the handler for the notification of a peer's put that has arrived.
+    /// Runs the handler for a peer's notification.
     fn tell_notification(&self, peer: PeerId, word: u32) {
         // The cell is not borrowed while the handler runs: the handler may register another one.
         let handler = self.on_notification.borrow().clone();
@@ -286,8 +289,8 @@ impl WorkerState {
         }
     }
 
-    /// Counts a message of a peer for which this worker has no handler. The report names the first few, because the sender's
-    /// operation succeeds.
+    /// Counts a message of a peer for which this worker has no handler. The report names the first few, because the sender of an
+    /// eager message or a notification gets no error.
     #[cold]
     pub(super) fn dropped_unhandled(&self, what: &str, from: PeerId) {
         let told = self.told_unhandled.get();
@@ -347,7 +350,7 @@ impl WorkerState {
         }
     }
 
-    /// Takes out of use the providers that reported a broken state in a control call, from any worker or none.
+    /// Takes out of use the providers that broke their contract, in a call from any worker or none.
     pub(super) fn take_out_broken(&self) {
         for (index, slot) in self.shared.interfaces.iter().enumerate() {
             let cut_off = |error: &Error| error.status() == Status::ProviderFailed;
@@ -400,7 +403,7 @@ impl WorkerState {
         Some(error)
     }
 
-    /// Adds an endpoint on which an operation was queued to the list of busy ones.
+    /// Adds an endpoint on which an operation was queued to the list of busy ones, unless the worker is closed.
     pub(crate) fn make_busy(&self, endpoint: &EndpointState) {
         if !self.closed.get() && !endpoint.busy.replace(true) {
             if let Some(endpoint) = self.endpoint_at(endpoint.index) {
@@ -410,7 +413,7 @@ impl WorkerState {
         self.shared.note_work();
     }
 
-    /// Runs one round over the endpoints with queued operations, each with a budget, and then over shared copies.
+    /// Runs one round over the endpoints with queued operations, each with a budget, and then over the worker's other pending work.
     #[cold]
     fn work(self: &Rc<Self>) -> usize {
         let mut count = 0;
@@ -443,7 +446,7 @@ impl WorkerState {
         if self.closed.get() {
             let gone = std::mem::take(&mut *self.handlers.borrow_mut());
             drop(gone);
-            // The worker was closed in a handler; it says goodbye at this point, where no event of the poll is in use.
+            // The worker may have been closed in a handler; it says goodbye at this point, where no event of the poll is in use.
             self.leave_now();
         }
         let _ = self.send_waiting_datagrams();

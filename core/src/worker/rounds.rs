@@ -1,13 +1,14 @@
-//! The interfaces that a progress call polls: active ones in every call, idle ones in every eighth call. An interface becomes idle
-//! if it has had no event for several checks while another interface had some. A worker that gets its messages from one module thus
-//! avoids the cost of modules without events, such as `verbs/ud` once connections exist.
+//! The interfaces that need no system call for a poll. Each progress call polls the active ones, and at least every eighth call
+//! polls the idle ones. An interface becomes idle if it has had no event for several checks while another interface had some. A
+//! worker that gets its messages from one module thus avoids the cost of modules without events, such as `verbs/ud` once
+//! connections exist.
 
 use std::cell::Cell;
 
 /// The number of calls in which an idle interface is polled at least once.
 pub(super) const EACH: u32 = 8;
-/// The number of checks, with events on other interfaces only, after which an interface becomes idle. There are at least 64 calls
-/// between two checks.
+/// The maximum number of checks, with events on other interfaces only, for which an interface stays active. Except in waits, there
+/// are at least 64 calls between two checks.
 const LOOKS: u32 = 4;
 
 /// The interfaces by index: first the active ones, then the idle ones.

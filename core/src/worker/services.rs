@@ -1,4 +1,4 @@
-//! Client/server services: a worker listens under a name; another worker requests the service and is accepted or rejected.
+//! Client/server services: a worker listens under a name; a worker requests the service and is accepted, rejected or refused.
 //!
 //! ```
 //! # fn main() -> Result<(), tieline::Error> {
@@ -38,7 +38,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 use tieline_lookup::{Arrival, ServiceAction};
 
-/// A request of a client for a service. Dropping the request without an answer rejects it.
+/// A request of a client for a service. Dropping the request without an answer rejects it, if it still waits.
 pub struct ServiceRequest {
     worker: Weak<WorkerState>,
     peer: PeerId,
@@ -76,8 +76,8 @@ impl ServiceRequest {
     ///
     /// # Errors
     /// `TooLarge` for too much private data, and the errors of [`Worker::endpoint_to`] if no route leads to the client. After these
-    /// errors the client is rejected without private data. `TimedOut` if the client has stopped waiting; `Closed` if the worker is
-    /// closed.
+    /// errors the client is rejected without private data, if it can be reached. `TimedOut` if the client has stopped waiting;
+    /// `Closed` if the worker is closed.
     pub fn accept(mut self, private: &[u8]) -> Result<Endpoint, Error> {
         // The endpoint is made before the client receives the answer: the server must have an endpoint to an accepted client.
         let inner = self.open_worker()?.reply_endpoint(self.peer.0)?;
@@ -118,7 +118,7 @@ impl Drop for ServiceRequest {
     }
 }
 
-/// A request for a service that has been sent. Dropping the call abandons the request.
+/// A request for a service that has been sent. Dropping the call discards the answer; the server is not notified.
 pub struct ServiceCall {
     worker: Rc<WorkerState>,
     endpoint: Endpoint,
@@ -138,9 +138,10 @@ impl ServiceCall {
         &self.endpoint
     }
 
-    /// Returns the answer, or `None` while there is no answer. Errors: no listener exists or the listener's backlog is full
-    /// ([`ConnectError::Configure`]), the request timed out ([`ConnectError::Retry`]), or the peer is gone
-    /// ([`ConnectError::Exchange`]). The call makes no progress. After an answer it returns the same answer again.
+    /// Returns the answer, or `None` while there is no answer. [`ConnectError::Configure`]: the server refused the request, for
+    /// example without a listener or with a full backlog. [`ConnectError::Retry`]: the server did not respond in time.
+    /// [`ConnectError::Exchange`]: the route to the peer has failed. The call makes no progress. After an answer it returns the
+    /// same answer again.
     #[must_use]
     pub fn test(&self) -> Option<Result<ServiceAnswer, ConnectError>> {
         let result = self.worker.services.borrow().result(self.token)?;
@@ -155,9 +156,9 @@ impl Drop for ServiceCall {
 }
 
 impl Worker {
-    /// Listens for requests for a service. `on_request` runs as a handler for each request, and answers the request or keeps it. At
-    /// most `backlog` requests wait for an answer at a time. Further requests are refused: [`ServiceCall::test`] returns an error
-    /// at the client.
+    /// Listens for requests for a service. `on_request` runs as a handler for each request within the backlog, and answers the
+    /// request or keeps it. At most `backlog` requests wait for an answer at a time. Further requests are refused:
+    /// [`ServiceCall::test`] returns an error at the client.
     ///
     /// # Errors
     /// `Busy` if this worker already listens for the service; `Invalid` for an invalid name; `Closed` if the worker is closed.
@@ -206,7 +207,7 @@ impl Worker {
         Ok(call)
     }
 
-    /// Makes progress until the service has answered, and returns the answer.
+    /// Makes progress until the service has answered or the request has failed, and returns the result.
     ///
     /// # Errors
     /// The errors of [`ServiceCall::test`]. [`ConnectError::Correct`] inside a handler, and for a call of another worker.
@@ -225,7 +226,7 @@ impl WorkerState {
     /// Handles a message of the service protocol.
     pub(super) fn on_service(self: &Rc<Self>, from: Origin, data: &[u8]) -> Result<(), Status> {
         if self.closed.get() {
-            // The worker has no listener any more, and no route for an error to the requester.
+            // A closed worker has no listener and sends no messages.
             self.hang_up(from, Status::Closed);
             return Ok(());
         }
@@ -236,12 +237,12 @@ impl WorkerState {
         taken
     }
 
-    /// Returns the address that a peer sent when it connected.
+    /// Returns the address of a known peer, if the address was well-formed.
     pub(crate) fn address_of_peer(&self, peer: u32) -> Option<WorkerAddress> {
         self.peers.borrow().get(peer)?.address.clone()
     }
 
-    /// Ends the calls that wait for a worker whose route has failed.
+    /// Ends the calls that wait for a worker whose route has failed, and the requests of that worker.
     pub(crate) fn service_peer_lost(self: &Rc<Self>, peer: [u8; 16], error: &Error) {
         self.services.borrow_mut().peer_lost(peer, &error.to_string());
         self.carry_out_services();
@@ -255,14 +256,14 @@ impl WorkerState {
         }
     }
 
-    /// Returns the time until a request times out.
+    /// Returns the time until the next time limit of a request.
     pub(super) fn next_service_timer(&self) -> Option<Duration> {
         let at = self.services.borrow().next_timer()?;
         Some(Duration::from_nanos(at.saturating_sub(self.wiring.now())))
     }
 
-    /// Refuses the requests that wait, when the worker is about to close; it accepts no more requests. The listeners may hold the
-    /// worker, so the caller drops them while nothing is borrowed.
+    /// Stops listening when the worker is about to close, and refuses the requests that wait. The listeners may hold the worker, so
+    /// the caller drops them while nothing is borrowed.
     pub(super) fn refuse_requests(self: &Rc<Self>) -> Vec<Listener> {
         let listeners = self.services.borrow_mut().unlisten_all();
         if self.shared.same_process() {

@@ -1,4 +1,4 @@
-//! The private state with which a worker publishes its state.
+//! The data that a worker keeps in order to publish its state.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

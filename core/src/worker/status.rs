@@ -12,12 +12,12 @@ use tieline_explain::live::{now_ns, thread_id};
 use tieline_explain::snapshot::{InterfaceStatus, MOST_SHOWN, WorkerStatus, cut, short};
 
 /// The maximum number of endpoints examined for one text. Endpoints that wait are examined first, so that all of them are included
-/// except in very large jobs.
+/// unless very many wait.
 const LOOKS: usize = 512;
 
 impl WorkerState {
-    /// Publishes the state, if it is due, when the kernel is polled for events. `seldom`: the next poll of the kernel is some time
-    /// away.
+    /// Publishes the state, if it is due, when the interfaces that need a system call are polled. `seldom`: the next such poll is
+    /// some time away.
     #[inline]
     pub(super) fn show_poll(&self, seldom: bool) {
         if self.shown.publisher.polled(|| self.open_count(), seldom) {
@@ -79,7 +79,7 @@ impl WorkerState {
             }
             endpoints.push(status);
         }
-        // The sort is stable: endpoints that do not wait stay in the order in which they were opened.
+        // The sort is stable: endpoints that do not wait keep their order.
         endpoints.sort_by_key(|e| std::cmp::Reverse(e.waits.as_ref().map(|waits| waits.ms)));
         let shown = most.unwrap_or(usize::MAX).min(endpoints.len());
         let more_endpoints = left_out + endpoints.len() - shown;
@@ -105,7 +105,7 @@ impl WorkerState {
         status
     }
 
-    /// Returns the endpoints to examine, those with queued or open operations first, and the total number of endpoints.
+    /// Returns the endpoints to examine, the busy ones and those with open operations first, and the total number of endpoints.
     fn endpoints_to_show(&self, most: Option<usize>) -> (Vec<Rc<EndpointState>>, usize) {
         let most = most.unwrap_or(usize::MAX);
         let mut found: Vec<Rc<EndpointState>> =

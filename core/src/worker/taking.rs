@@ -50,7 +50,7 @@ impl WorkerState {
         None
     }
 
-    /// Runs the handler for the message's id.
+    /// Runs the handler for the message's id, or refuses the message if there is none.
     pub(super) fn hand_on_announced(
         self: &Rc<Self>,
         interface: usize,
@@ -79,7 +79,7 @@ impl WorkerState {
         handler(&Message::new(&event, &self.inbox, interface));
     }
 
-    /// Handles a sender's withdrawal of a message; a sender that has ended waits for no answer.
+    /// Handles a sender's withdrawal of a message. An empty payload requests an answer.
     pub(super) fn on_withdraw(
         self: &Rc<Self>,
         token: u64,
@@ -126,7 +126,7 @@ impl WorkerState {
             let result = self.shared.ops.borrow_mut().take(id);
             let result = result.unwrap_or_else(|| Err(Status::Closed.into()));
             let word = result.as_ref().map(|_| 0).map_err(|error| match error.status() {
-                // The receiver's application canceled the transfer, not the sender.
+                // The transfer was canceled on this side and not by the sender.
                 Status::Canceled => Status::Closed,
                 status => status,
             });
@@ -140,15 +140,15 @@ impl WorkerState {
         }
     }
 
-    /// Drops all transfers after the worker is closed and all posted operations have ended.
+    /// Drops all transfers of a closed worker after all posted operations have ended.
     pub(super) fn drop_transfers(&self) {
         let gone = std::mem::take(&mut *self.announcements.taking.borrow_mut());
         // Keys hold endpoints, which hold the worker.
         drop(gone);
     }
 
-    /// Refuses all waiting messages, when the worker is about to close. Senders that wait for the end of a transfer get an answer
-    /// as well: if other endpoints keep the connection open, nothing else would notify them.
+    /// Refuses all messages that have not ended, when the worker is about to close. This includes those with a transfer in
+    /// progress: if other endpoints keep the connection open, nothing else would notify their senders.
     pub(super) fn refuse_announced(self: &Rc<Self>) {
         if !self.shared.same_process() {
             return;
@@ -214,7 +214,7 @@ impl WorkerState {
                 self.shared.with_ops(|ops| ops.watch_transfer(id));
                 Ok(Outcome::Pending(Request::new(self.shared.clone(), whole)))
             }
-            // The sender's memory is gone, so the result is the same as if the transfer had found that later.
+            // The sender's key is not valid any more, so the result is the same as if the transfer had found that later.
             Err(error) if error.status() == Status::KeyRejected => {
                 self.over(announced, Err(Status::KeyRejected));
                 ended_without(whole)

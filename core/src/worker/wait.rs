@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 use tieline_plugin_api::Armed;
 use tieline_plugin_api::caps;
 
-/// The maximum length of a sleep while work is pending that no descriptor signals: queued operations, a key that settles, or
-/// interfaces that are not watched. The worker's timer ends the sleep.
+/// The maximum length of a sleep while work is pending that no descriptor signals: queued operations, settling keys, open name
+/// lookups, or interfaces that are not watched. The worker's timer ends the sleep.
 const QUEUED_NAP: Duration = Duration::from_millis(1);
 
 /// The interval between two polls of a module without a descriptor.
 pub(super) const POLL_NAP: Duration = Duration::from_micros(50);
 
-/// The interval between two attempts to send an answer for which there was no route.
+/// The maximum interval between two attempts to send a kept answer during a sleep.
 const OWED_NAP: Duration = Duration::from_millis(10);
 
 /// The result of [`Worker::wait`] or [`WaitSet::wait`](crate::WaitSet::wait).
@@ -66,7 +66,7 @@ impl Worker {
     ///
     /// # Errors
     /// `Unsupported` if an interface does not support waiting; `Invalid` in a forked child. The reason why the context's progress
-    /// thread has stopped, once per worker.
+    /// thread has stopped, once per worker. The system's error if it refuses a timer.
     pub fn arm(&self) -> Result<bool, Error> {
         self.inner.arm_to_wait()
     }
@@ -79,7 +79,7 @@ impl Worker {
     /// timeout has expired. [`Worker::wait_until`] waits for a condition.
     ///
     /// # Errors
-    /// The errors of [`Worker::arm`]; `Busy` inside a handler, or if the system refuses to wait.
+    /// The errors of [`Worker::arm`]; `Busy` inside a handler. The system's error if it refuses to wait.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Waited, Error> {
         self.inner.hear_of_service()?;
         let waited = self.inner.sleep(timeout, true)?;
@@ -103,12 +103,13 @@ impl Worker {
     /// # Ok(()) }
     /// ```
     ///
-    /// The call spins (for the time that `TIELINE_SPIN` sets), then yields the processor for a millisecond, then sleeps. Every
-    /// event restarts this sequence. Events of the worker and a [`Waker`](crate::Waker) end the sleep.
+    /// The call spins (`TIELINE_SPIN`; by default only while each process has a processor), then yields the processor for a
+    /// millisecond, then sleeps. Every event restarts this sequence. Events of the worker and a [`Waker`](crate::Waker) end the
+    /// sleep.
     ///
     /// If the condition becomes true without an event (by a peer's store into memory, or by another thread that does not wake the
-    /// worker), the call notices at the end of a nap. A nap lasts an eighth of the time since the last event, at most 10 ms. If the
-    /// condition panics, no event is lost.
+    /// worker), the call notices at the end of a nap. A nap lasts an eighth of the time since the last event, at least 50 µs and at
+    /// most 10 ms. If the condition panics, no event is lost.
     ///
     /// # Errors
     /// The errors of [`Worker::wait`].
@@ -163,8 +164,8 @@ impl Worker {
     /// # Ok(()) }
     /// ```
     ///
-    /// The call spins, yields and sleeps like [`wait_until`](Worker::wait_until). While the call spins or yields, it detects every
-    /// write immediately.
+    /// The call spins, yields and sleeps like [`wait_until`](Worker::wait_until). While the call spins or yields, it examines the
+    /// word after each poll.
     ///
     /// A write that this worker receives as a message (over `tcp`, or emulated) ends the sleep, and so does a
     /// [`Waker`](crate::Waker). A peer's store (`shm`), a device's write (`verbs`) and a write executed by the progress thread or
@@ -201,7 +202,7 @@ impl Worker {
             }
             ended => return ended,
         };
-        // A peer that leaves and a handle that is dropped produce no event.
+        // A handle that is dropped produces no event.
         let mut open = Some(not);
         let closed =
             self.inner.wait_for(Some(timeout), false, || match open.take()?.region.close() {
@@ -343,7 +344,7 @@ impl WorkerState {
         self.signal.get().ok_or_else(|| Status::Invalid.into())
     }
 
-    /// Sleeps; returns whether an event, rather than the timeout, has ended the sleep.
+    /// Sleeps; returns whether a descriptor or a signal, rather than the timeout, has ended the sleep.
     fn wait_for_events(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let shown_in = self.show_sleep(false);
         let slept = sleep_on(&self.poller, timeout, shown_in, || self.show());
@@ -361,7 +362,7 @@ impl WorkerState {
         settles || self.wiring.has_waiting() || self.busy.borrow().iter().any(tries)
     }
 
-    /// Reports once that the context's progress thread has stopped.
+    /// Reports, once per worker, that the context's progress thread has stopped.
     pub(super) fn hear_of_service(&self) -> Result<(), Error> {
         self.shared.core.check_service().or_else(|error| {
             match self.heard_of_service.replace(true) {
@@ -433,7 +434,7 @@ impl WorkerState {
         by_event: bool,
         mut look: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, Error> {
-        // This number of polls is sufficient for a peer that is running and answers immediately.
+        // This number of polls is usually sufficient for a peer that is running and answers immediately.
         for _ in 0..self.backoff.first_looks(timeout) {
             if let Some(found) = look() {
                 return Ok(Some(found));
@@ -501,7 +502,8 @@ impl WorkerState {
         Ok(true)
     }
 
-    /// Sleeps for a while inside a call that waits. A module without a descriptor is polled repeatedly, with naps in between.
+    /// Makes progress, and sleeps for at most `most` if there were no events. If a module has no descriptor, the sleep is a short
+    /// nap.
     pub(crate) fn rest(self: &Rc<Self>, most: Duration) -> Result<bool, Error> {
         match self.sleep(Some(most), false) {
             Err(error) if error.status() == Status::Unsupported => {

@@ -8,7 +8,7 @@ use crate::interface::InterfaceSlot;
 use crate::sys::Poller;
 use std::cell::Cell;
 
-/// The number of polls without a sleep after which nothing is watched: about half a millisecond. Compared with these polls,
+/// The number of polls without a sleep after which no interface is watched: about half a millisecond. Compared with these polls,
 /// watching again is cheap.
 pub(super) const POLLS: u32 = 1024;
 
@@ -44,8 +44,8 @@ impl Watched {
         open.filter_map(|slot| slot.watched).for_each(|fd| poller.remove(fd));
     }
 
-    /// Starts watching before a sleep, so that events of interfaces wake the worker. `false`: the kernel refuses to watch more
-    /// descriptors, so the worker has to poll repeatedly.
+    /// Starts watching before a sleep, so that events of interfaces wake the worker. `false`: the kernel refuses to watch a
+    /// descriptor, so the worker has to poll repeatedly.
     pub(super) fn begin(&self, poller: &Poller, interfaces: &[InterfaceSlot]) -> bool {
         self.polls.set(0);
         if self.now.replace(true) {

@@ -1,7 +1,7 @@
 //! The carriers of wire-up datagrams: connectors, the application (`oob`), or messages of a module that connects to an interface.
 //!
 //! The composition determines which of these carriers may serve a domain, and their order ([`Composition::schemes`]). Both sides
-//! choose the scheme of a pair with the highest `max(local, remote rank)`, so they get the same result without a message.
+//! choose the common scheme with the highest `max(local, remote rank)` ([`agree`]), so they get the same result without a message.
 //!
 //! [`Composition::schemes`]: crate::compose::Composition::schemes
 
@@ -25,7 +25,7 @@ enum Here {
 }
 
 impl WorkerState {
-    /// Returns all schemes by which a connection to this worker can be formed, each with the candidates that it serves.
+    /// Returns the schemes of this worker's open carriers, each with the candidates that it serves.
     pub(super) fn schemes(&self) -> Vec<Scheme> {
         let mut schemes: Vec<(Here, Scheme)> = Vec::new();
         for (index, slot) in
@@ -101,7 +101,7 @@ impl WorkerState {
     /// provider serve the agreed scheme, each side chooses its own; a datagram is accepted over any of them.
     ///
     /// # Errors
-    /// `Unreachable`, with the schemes of both sides.
+    /// `Unreachable`, with the schemes of both sides. `BadData` if the peer describes the agreed scheme as another kind of carrier.
     pub(super) fn choose_transport(
         &self,
         peer: &WorkerAddress,
@@ -164,7 +164,7 @@ impl WorkerState {
     }
 
     /// Checks whether the agreed carrier can reach the peer, as far as can be determined at present. Returns the local module that
-    /// carries the datagrams; none if the peer is this worker.
+    /// carries the datagrams; `None` if the peer is this worker, which needs no carrier.
     ///
     /// # Errors
     /// An error with the reason that the carrier cannot reach the peer.
@@ -270,7 +270,7 @@ impl WorkerState {
                     false => raw.am_packed(id, 0, datagram.len(), pack).map(|_| ()),
                 };
                 if sent == Err(Status::ProviderFailed) {
-                    // The provider is not called any more; the next poll ends its connections.
+                    // The provider is not called any more; a later poll ends its connections.
                     slot.provider.broke();
                     transports.fail(*interface);
                 }
@@ -321,8 +321,9 @@ fn is_of_its_domain(scheme: &Scheme, candidate: usize, entry: &WorkerEntry) -> b
 }
 
 /// Chooses one local and one remote carrier. Both lists are sorted, best first; the `bool` of a carrier states whether it belongs
-/// to the domain to be connected. Two carriers of these domains are preferred, because they are on the network of the pair.
-/// Otherwise the first two carriers that reach each other are chosen.
+/// to the domain to be connected. Two carriers of these domains are preferred without a check, because they are on the network of
+/// the pair. Otherwise the first two carriers that reach each other are chosen, or the first two if none do. `None` if a list is
+/// empty.
 fn best_pair<T: Copy, U: Copy>(
     ours: &[(T, bool)],
     theirs: &[(U, bool)],
@@ -345,13 +346,13 @@ impl Worker {
     /// peer with the name `to`, and returns whether it accepted the datagram. Pass datagrams that arrive to
     /// [`deliver_out_of_band`](Worker::deliver_out_of_band).
     ///
-    /// A datagram may be lost, duplicated or delayed; wire-up retransmits. If `send` panics, its datagram is lost, and the next
-    /// call that makes progress raises the panic, regardless of the call that ran `send`.
+    /// A datagram may be lost, duplicated or delayed; wire-up retransmits. If `send` panics, its datagram is lost. The running call
+    /// that makes progress raises the panic, or else the next one.
     ///
     /// # Errors
     /// `Unsupported` unless the context was opened with [`out_of_band`](crate::ContextBuilder::out_of_band) and one of its paths
-    /// needs `oob`. `TooLarge` for a name of more than 4096 bytes, because every request contains the name. `Closed` if the worker
-    /// is closed.
+    /// needs `oob`. `TooLarge` for a name of more than 4096 bytes, because requests for connections contain the name. `Closed` if
+    /// the worker is closed.
     pub fn set_out_of_band(
         &self,
         address: &[u8],
@@ -378,11 +379,11 @@ impl Worker {
         Ok(())
     }
 
-    /// Processes a datagram that a peer's `send` function ([`set_out_of_band`](Worker::set_out_of_band)) transmitted to this
+    /// Processes a datagram that a peer's `send` function ([`set_out_of_band`](Worker::set_out_of_band)) has transmitted to this
     /// worker.
     ///
     /// # Errors
-    /// `BadData` for bytes that are not a valid datagram.
+    /// `BadData` for bytes that are not a valid datagram; `Invalid` in a forked child.
     pub fn deliver_out_of_band(&self, datagram: &[u8]) -> Result<(), Error> {
         self.inner.shared.core.check_process("a worker")?;
         match self.inner.on_datagram(datagram, Sender::Application) {

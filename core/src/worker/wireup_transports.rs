@@ -20,10 +20,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// The first cookie of endpoints that carry datagrams. An event's cookie identifies the kind of its endpoint. Cookies of ordinary
-/// endpoints are numbers of a slab, and those of circuits are counted from 1. Neither reaches this value in a worker's life.
+/// endpoints are numbers of a slab, and those of circuits are counted from 0. Neither reaches this value in a worker's life.
 pub(super) const TRANSPORT_COOKIE: u64 = 0b11 << 62;
 /// The maximum number of endpoints that carry datagrams. A circuit whose datagrams are messages needs one while it forms, and
-/// shares it with other circuits of the same pair of modules.
+/// shares it with other circuits of the same modules and peer.
 const MOST_CARRIED: usize = 1024;
 
 /// A connector that is open on a worker.
@@ -42,7 +42,7 @@ pub(super) struct ConnectorSlot {
     pub(super) broke: Cell<bool>,
 }
 
-/// A local interface, the peer's candidate, and the peer.
+/// A local interface, the peer's candidate, and the peer's worker.
 type ModulePair = (usize, usize, [u8; 16]);
 
 type SendOut = Box<dyn Fn(&[u8], &[u8]) -> bool>;
@@ -61,7 +61,8 @@ pub(super) struct WireupTransports {
     pub(super) out_of_band: RefCell<Option<Rc<OutOfBand>>>,
     /// The panic of the callback, until a progress call has raised it.
     pub(super) panic: RefCell<Option<Box<dyn Any + Send>>>,
-    /// The endpoints over modules of a domain, each with the length of its longest short message. They are closed with the worker.
+    /// The endpoints over modules of a domain, each with the length of its longest short message. They are closed with the worker
+    /// at the latest.
     pub(super) messages: RefCell<Carried<ModulePair, (OwnedEndpoint, usize)>>,
 }
 
@@ -93,7 +94,7 @@ impl WireupTransports {
             });
             let (connector, watched, said) = match opened {
                 Ok(opened) => opened,
-                // A connection that needs this carrier fails with the schemes of both sides.
+                // If no other carrier serves a connection, it fails with the schemes of both sides.
                 Err(error) => {
                     core.note(format!("{} is not used: {error}", module.path));
                     not_opened.push((module.path.clone(), error));
@@ -126,8 +127,8 @@ impl WireupTransports {
         waiting.map(|slot| slot.path.clone()).collect()
     }
 
-    /// Reports the modules of a new worker to which no peer can connect. If no other module carries messages, the result is an
-    /// error: the worker would open, and connections to every peer would fail.
+    /// Reports the message modules of a new worker to which no peer can connect, because no carrier is open. If no other module
+    /// carries messages, the result is an error: the worker would open, and connections to every peer would fail.
     pub(super) fn check_connections(
         &self,
         core: &Core,
@@ -186,7 +187,7 @@ impl WireupTransports {
 }
 
 /// The endpoints over which messages of a module carry datagrams, by destination. Their number is bounded. An evicted endpoint is
-/// made again when it is needed, and a datagram lost with it is retransmitted.
+/// made again when it is needed, and wire-up tolerates the loss of a datagram with it.
 pub(super) struct Carried<P, E> {
     open: HashMap<P, (u64, E)>,
     most: usize,

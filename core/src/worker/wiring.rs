@@ -2,10 +2,11 @@
 //!
 //! The state machine in [`crate::wireup`] makes the decisions. This file contains the state of each circuit. `events.rs` feeds the
 //! machine, `actions.rs` carries out its actions with providers and connectors, and `circuits.rs` makes and ends circuits.
-//! `answers.rs` contains the endpoints for replies, and `sender.rs` checks the senders of datagrams.
+//! `answers.rs` contains the endpoints for replies, `sender.rs` checks the senders of datagrams, `shown.rs` publishes the circuits
+//! that are being formed, and `table.rs` stores the circuits.
 //!
-//! A circuit belongs to the worker, not to the endpoint that requested it, because the peer may use it as well. The circuit
-//! therefore stays when an endpoint is dropped, and serves the next endpoint to the same peer.
+//! A circuit belongs to the worker, not to the endpoint that requested it, because the peer may use it as well. A circuit that has
+//! not failed therefore stays when an endpoint is dropped, and serves the next endpoint to the same peer.
 //!
 //! A circuit's number is the cookie of its provider endpoint. The events of the circuit contain the number as `peer`.
 
@@ -46,7 +47,7 @@ struct Circuit {
     key: Option<ConnectionKey>,
     pair: ModulePair,
     owned: OwnedEndpoint,
-    /// The limits of the circuit, requested when the circuit is bound.
+    /// The limits of the circuit, requested when the circuit is bound and when it is ready.
     limits: LaneLimits,
     peer: Rc<WorkerAddress>,
     state: State,
@@ -61,7 +62,7 @@ struct Circuit {
     answers: Option<Rc<EndpointState>>,
     /// The last error of the circuit's carrier.
     trouble: String,
-    /// The reason why the circuit's carrier can never reach this peer, once known; the carrier is then not retried.
+    /// The status of the last failure of the circuit's carrier, if a retry would not help.
     hopeless: Option<Status>,
 }
 
@@ -103,15 +104,15 @@ pub(crate) struct Wiring {
     to_take: RefCell<BTreeSet<(usize, u64)>>,
     /// The circuits with datagrams that their carrier has not accepted.
     waiting: RefCell<BTreeSet<u64>>,
-    /// The workers and interfaces between which a circuit failed recently, and the time (ns, see `now`) until which they are tried
-    /// after all others.
+    /// The routes (see `way`) on which a connection failed recently, and the time (ns, see `now`) until which they are tried after
+    /// all others.
     avoided: RefCell<BTreeMap<([u8; 16], usize), u64>>,
     next_circuit: Cell<u64>,
     /// The numbers of closed circuits that are not reused yet, so that late events cannot reach a newer circuit.
     closed_circuits: RefCell<VecDeque<u64>>,
     /// The origin of the time that `now` returns.
     clock: Instant,
-    /// The time of the machine's next call, in ns; `u64::MAX`: never.
+    /// The time of the machine's next call or of the next postponed report, in ns; `u64::MAX`: never.
     timer: Cell<u64>,
 }
 
@@ -150,13 +151,14 @@ impl Wiring {
         to_take.range((interface, 0)..=(interface, u64::MAX)).next().map(|(_, number)| *number)
     }
 
-    /// Checks whether a retransmission or a timeout is due. While none is pending, no poll reads the clock.
+    /// Checks whether a retransmission, a timeout or a postponed report is due. While none is pending, the call does not read the
+    /// clock.
     pub(super) fn is_due(&self) -> bool {
         let at = self.timer.get();
         at != u64::MAX && at <= self.now()
     }
 
-    /// Returns the time until the next retransmission or timeout.
+    /// Returns the time until the next retransmission, timeout or postponed report.
     pub(super) fn next_timer(&self) -> Option<Duration> {
         match self.timer.get() {
             u64::MAX => None,
@@ -164,7 +166,7 @@ impl Wiring {
         }
     }
 
-    /// Adds the counters of wire-up.
+    /// Sets the counters of wire-up.
     pub(super) fn count(&self, counters: &mut Counters) {
         let machine = self.machine.borrow();
         let seen = machine.counters();
@@ -179,7 +181,7 @@ impl Wiring {
         self.circuits.borrow().is_empty()
     }
 
-    /// Checks whether a carrier has not accepted a datagram.
+    /// Checks whether datagrams wait for a carrier that did not accept them.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.borrow().is_empty()
     }
@@ -202,7 +204,7 @@ impl Wiring {
         self.transports.fail(interface);
     }
 
-    /// Takes all endpoints of replies. The caller is about to close the worker.
+    /// Takes all endpoints of replies of a worker that is being closed.
     pub(super) fn take_answers(&self) -> Vec<Rc<EndpointState>> {
         self.circuits
             .borrow_mut()
@@ -221,7 +223,7 @@ impl Wiring {
             .collect()
     }
 
-    /// Ends every circuit. The circuits have no users any more.
+    /// Closes the circuits, which have no users any more, and the carriers.
     pub(super) fn close(&self) {
         let all = self.circuits.borrow_mut().take();
         for circuit in all {
@@ -230,7 +232,7 @@ impl Wiring {
         self.transports.close();
     }
 
-    /// Leaves all circuits open in a forked child.
+    /// Leaves all circuits and carriers open in a forked child.
     pub(super) fn forget(&mut self) {
         let _ = self.circuits.borrow_mut().take();
         self.transports.forget();

@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use tieline_plugin_api::caps;
 
-/// A worker and all objects that belong to it, in a form that can move between threads. One thread at a time has the value.
+/// A worker and all objects that belong to it, in a form that can move between threads. One thread at a time may use the value.
 ///
 /// A worker cannot be sent on its own, because its endpoints, requests and kept messages share its state without a lock. If two
 /// threads used two of these objects, both would modify the same words. Moving all of them together is sound. The compiler cannot
@@ -47,8 +47,8 @@ use tieline_plugin_api::caps;
 pub struct Movable<T>(T);
 
 // SAFETY: the caller of `Movable::new` has guaranteed that all objects sharing state with the content move with it, from one thread
-// to the next, and that every module in use may move. No part of the library keeps state in thread-local storage, except the text
-// of a provider's last error, which is read by the thread whose call failed.
+// to the next, and that every module in use may move. The library keeps no state of a worker in thread-local storage. The text of a
+// provider's last error is there, and is read by the thread whose call failed.
 unsafe impl<T> Send for Movable<T> {}
 
 impl<T> Movable<T> {
@@ -59,10 +59,10 @@ impl<T> Movable<T> {
     ///
     /// * [`Worker::check_movable`] has returned `Ok` for every worker in it.
     /// * The value contains every object of each of these workers: the [`Worker`], all clones of its endpoints, all remote keys and
-    ///   pointers, requests, counters, kept messages, announcements, service requests and service calls. An object taken out
-    ///   through a reference, for example a clone of an endpoint, is put back or dropped before another thread gets the value. A
-    ///   [`Waker`](crate::Waker), a [`Remote`](crate::Remote), regions and the context belong to no thread and may be outside the
-    ///   value.
+    ///   pointers, requests and counters. The same is true of kept messages, announcements, service requests, service calls and
+    ///   name calls. An object taken out through a reference, for example a clone of an endpoint, is put back or dropped before
+    ///   another thread gets the value. A [`Waker`](crate::Waker), a [`Remote`](crate::Remote), regions and the context belong to
+    ///   no thread and may be outside the value.
     /// * None of these workers is in a [`WaitSet`](crate::WaitSet), unless the set and all of its other workers are in the value,
     ///   too.
     /// * All other content, and all captures of the workers' handlers, packers and remote states, may move as well: they are
@@ -100,7 +100,8 @@ impl<T> fmt::Debug for Movable<T> {
 
 impl Worker {
     /// Checks that this worker may move to another thread inside a [`Movable`]. Every module that the worker has open must support
-    /// it (`ANY_THREAD`, docs/abi.md); all modules of this library do. The result does not change while the worker is open.
+    /// it (`ANY_THREAD`, docs/abi.md); all modules of the providers in this repository do. The result does not change while the
+    /// worker is open.
     ///
     /// # Errors
     /// `Unsupported`, with the module that is bound to the thread that opened it; `Invalid` in a forked child.

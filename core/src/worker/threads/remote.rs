@@ -54,7 +54,7 @@ struct Queue<S> {
 struct Tasks<S> {
     mail: Arc<Mail<S>>,
     state: S,
-    /// The tasks taken from the queue, which the current progress call runs.
+    /// The tasks taken from the queue, which the current progress call runs, or the next one after a panic.
     taken: RefCell<VecDeque<Task<S>>>,
 }
 
@@ -76,8 +76,8 @@ impl<S> Drop for Remote<S> {
 
 impl<S> Remote<S> {
     /// Submits a task to the worker's thread, which runs it in one of its next progress calls. The task receives the worker, and
-    /// the state given to [`Worker::remote`]. A sleeping worker is woken, as by a [`Waker`]. Tasks submitted by one thread run in
-    /// their order.
+    /// the state given to [`Worker::remote`]. A sleeping worker is woken, as by a [`Waker`]. Tasks that one thread submits through
+    /// one `Remote` or its clones run in their order.
     ///
     /// The rules for handlers apply to tasks: a task may post, connect and drop objects, but must not wait. A panic unwinds through
     /// the progress call; the next call runs the remaining tasks. This method takes a lock and allocates. The method must not be
@@ -184,7 +184,7 @@ impl<S> Mailbox for Tasks<S> {
 
 impl<S> Drop for Tasks<S> {
     fn drop(&mut self) {
-        // The list is closed in every case, because a thread that waits for a task would otherwise wait forever.
+        // The queue is closed in every case, because a thread that waits for a task would otherwise wait forever.
         self.close();
         self.drop_tasks();
     }
@@ -209,13 +209,13 @@ impl Worker {
     /// # Ok(()) }
     /// ```
     ///
-    /// A worker that spins checks for tasks in every 64th progress call. A worker without a `Remote` has no cost. At most `most`
-    /// tasks wait in the queue, not counting tasks that the worker has removed from it to run. With a `most` of 0, no task is
-    /// accepted.
+    /// A worker that spins checks for tasks at least in every 64th progress call. A worker without a `Remote` does not check. At
+    /// most `most` tasks wait in the queue, not counting tasks that the worker has removed from it to run. With a `most` of 0, no
+    /// task is accepted.
     ///
-    /// Dropping the last clone wakes the worker. After its tasks have run, the next progress call drops the state; the worker's end
-    /// drops it as well. A state that holds the last `Remote` itself stays until the worker ends. A state that holds the [`Worker`]
-    /// keeps it open until [`Worker::close`] is called.
+    /// Dropping the last clone wakes the worker. After its tasks have run, one of the next progress calls drops the state; the
+    /// worker's end drops it as well. A state that holds the last `Remote` itself stays until the worker ends. A state that holds
+    /// the [`Worker`] keeps it open until [`Worker::close`] is called.
     ///
     /// # Errors
     /// The errors of [`Worker::waker`].

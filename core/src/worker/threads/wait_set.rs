@@ -27,7 +27,7 @@ const NAME: &str = "a set of workers";
 /// # Ok(()) }
 /// ```
 ///
-/// A worker that is dropped or closed leaves the set automatically.
+/// A worker that is dropped or closed leaves the set by itself.
 pub struct WaitSet {
     poller: Poller,
     members: Vec<Member>,
@@ -96,7 +96,7 @@ impl WaitSet {
         self.members.iter().filter_map(Member::worker).count()
     }
 
-    /// Checks whether the set contains no worker that has not ended.
+    /// Checks whether the set has no workers, or all of them have ended.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -133,8 +133,8 @@ impl WaitSet {
     /// Makes progress on all workers. If there were no events, the call sleeps until one of the workers may have work, at most
     /// `timeout`, and makes progress again. The result has the same meaning as for [`Worker::wait`].
     ///
-    /// If a module of a worker has no descriptor to sleep on, so that [`Worker::wait`] returns an error, the set polls that module
-    /// between naps. A set without workers sleeps until the timeout expires.
+    /// If a module of a worker has no descriptor to sleep on, so that [`Worker::wait`] returns an error, the set polls its workers
+    /// between naps. A set without workers sleeps until the timeout expires or a signal arrives.
     ///
     /// # Errors
     /// The errors of [`Worker::wait`], except `Unsupported`: the first error of a worker. `Invalid` without a timeout for a set

@@ -1,9 +1,9 @@
 //! Ending a worker's sleep from another thread.
 //!
 //! Both sides share one atomic word. The worker announces its sleep by a compare-exchange that fails if another thread has woken it
-//! before. The waking thread swaps its own value in, and writes to the descriptor only if the old value says that the worker
-//! sleeps. Each side does one atomic step on one word. Therefore one of the two always detects the other's step. Tests run all
-//! interleavings of these steps.
+//! before. The waking thread swaps its own value in, and writes to the descriptor only if the old value announced a sleep. Each
+//! side does one atomic step on one word. Therefore one of the two always detects the other's step. A test runs all interleavings
+//! of ten steps.
 
 use crate::Error;
 use crate::sys::{ForkGuard, Wakeup};
@@ -42,16 +42,17 @@ pub(crate) struct Signal {
 
 impl Waker {
     /// Wakes the worker. The wake-up ends the worker's present [`wait`](Worker::wait), or makes the next one return immediately,
-    /// with [`Waited::Moved`](crate::Waited::Moved). The wake-up also makes [`arm`](Worker::arm) return `false` once.
+    /// with [`Waited::Moved`](crate::Waited::Moved). If [`arm`](Worker::arm) is called before, it returns `false` instead and
+    /// consumes the wake-up.
     ///
-    /// All other calls that wait, including [`wait_until`](Worker::wait_until), check their condition again and leave the wake-up
-    /// for the next `wait`. Several wake-ups may count as one. Writes of this thread before the call are visible to the worker's
-    /// thread after that wait.
+    /// Other calls that wait, including [`wait_until`](Worker::wait_until), check their condition again and leave the wake-up for
+    /// the next `wait`. Several wake-ups may count as one. Writes of this thread before the call are visible to the worker's thread
+    /// after that wait.
     ///
-    /// The cost is one atomic exchange, plus one system call if the worker sleeps or has armed since the last wake-up. A signal
-    /// handler may call this method, but must not drop the last waker: that closes a descriptor and frees memory. If the worker is
-    /// gone, and in a forked child, the call does nothing. If several waits use one worker, for example two [sets](crate::WaitSet),
-    /// the first of them consumes the wake-up.
+    /// The cost is one atomic exchange, plus one system call if the worker sleeps or has armed since it last noticed a wake-up. A
+    /// signal handler may call this method, but must not drop the last waker: that closes a descriptor and frees memory. If the
+    /// worker is gone, and in a forked child, the call does nothing. If several waits use one worker, for example two
+    /// [sets](crate::WaitSet), the first of them consumes the wake-up.
     pub fn wake(&self) {
         if self.alarm.guard.same_process() && self.alarm.wakes() {
             self.alarm.wakeup.wake();
@@ -67,7 +68,7 @@ impl Waker {
 }
 
 impl Alarm {
-    /// Sets the word, and returns whether the worker sleeps, so that the descriptor has to be written.
+    /// Sets the word, and returns whether the worker has announced a sleep, so that the descriptor has to be written.
     fn wakes(&self) -> bool {
         self.state.swap(WOKEN, Ordering::AcqRel) == ASLEEP
     }
@@ -131,8 +132,8 @@ impl AsRawFd for Signal {
 }
 
 impl Worker {
-    /// Returns a waker, by which any thread ends this worker's waits. The waking thread first stores the data that the worker's
-    /// thread then reads.
+    /// Returns a waker, by which any thread wakes this worker from a wait. The waking thread first stores the data that the
+    /// worker's thread then reads.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -153,8 +154,8 @@ impl Worker {
     /// # Ok(()) }
     /// ```
     ///
-    /// All wakers of a worker are equivalent. The wakers keep a descriptor open until the worker and the last waker are dropped. A
-    /// worker without wakers has no such descriptor.
+    /// All wakers of a worker are equivalent. They keep a descriptor open until the worker and the last waker are dropped. A worker
+    /// has no such descriptor before a waker or a [`Remote`](crate::Remote) is requested.
     ///
     /// # Errors
     /// The system's error if it cannot provide a descriptor. `Closed` if the worker is closed, `Invalid` in a forked child.

@@ -9,8 +9,8 @@ use crate::worker::WorkerState;
 use crate::{Error, Status};
 use std::rc::{Rc, Weak};
 
-/// The maximum number of datagrams that one circuit keeps while its carrier does not accept them. Further datagrams are dropped and
-/// retransmitted later.
+/// The maximum number of datagrams that one circuit keeps while its carrier does not accept them. Further datagrams are dropped;
+/// the machine retransmits its messages.
 const OUTBOX: usize = 8;
 
 impl WorkerState {
@@ -66,7 +66,7 @@ impl WorkerState {
                 }
             }
             Action::Answer { identity, datagram } => {
-                // The worker has no state for this peer, so a loss of the answer is harmless: the peer requests again.
+                // The worker has no state for this connection, so a loss of the answer is harmless: the peer requests again.
                 let Ok(peer) = WorkerAddress::parse(&identity) else { return };
                 let slots =
                     self.shared.interfaces.iter().enumerate().filter(|(_, s)| s.to_endpoint);
@@ -88,7 +88,7 @@ impl WorkerState {
         }
     }
 
-    /// Replaces one connection by another. No data was sent over the first one.
+    /// Replaces an unfinished connection, over which no data was sent, by another one.
     pub(super) fn renumbered(self: &Rc<Self>, from: &ConnectionKey, to: Claim) {
         let number = self.wiring.by_key.borrow_mut().remove(from);
         let old = number.and_then(|number| self.wiring.circuits.borrow_mut().remove(&number));
@@ -158,7 +158,7 @@ impl WorkerState {
         Err(nonsense(&format!("there is no module here that fits `{}`", key.module)))
     }
 
-    /// Handles a connection that has become ready. The connection is used unless only now its limits turn out to be too small.
+    /// Handles a connection that has become ready. The connection is used unless its limits, requested again, are too small.
     fn stands(self: &Rc<Self>, key: &ConnectionKey) {
         let number = self.wiring.by_key.borrow().get(key).copied();
         let limits = number.map_or(Ok(()), |number| self.ask_limits(number));

@@ -56,8 +56,8 @@ impl WorkerState {
         }
     }
 
-    /// Releases the connections of a closed worker, whose endpoints are all closed. The providers' state for them is also released,
-    /// even if the application still holds endpoints: a peer may be waiting at the other end.
+    /// Releases the formed circuits of a closed worker, whose endpoints have all ended. The providers' state for them is also
+    /// released, even if the application still holds endpoints: a peer may be waiting at the other end.
     pub(in crate::worker) fn drop_all_circuits(&self) {
         if !self.shared.same_process() {
             return;
@@ -87,7 +87,7 @@ impl WorkerState {
         }
     }
 
-    /// Releases a dead circuit even if the application still holds endpoints that failed with it: a peer waits at its other end,
+    /// Releases a dead circuit even if the application still holds endpoints that failed with it: a peer may wait at its other end,
     /// and is notified when the circuit is closed.
     pub(in crate::worker) fn drop_failed(&self, number: u64) {
         let (users, interface) = match self.wiring.circuits.borrow().get(&number) {

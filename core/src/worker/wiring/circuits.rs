@@ -18,14 +18,15 @@ use crate::{Error, PeerId, Status};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
-/// The number of closed circuits whose numbers are not reused yet, above the length of a batch of events.
+/// The number of closed circuits whose numbers are not reused yet. It exceeds the length of a batch of events.
 const RESTING: usize = 4 * BATCH;
 
 /// The time in ns for which a route to a peer is tried last after a failure, and the maximum number of such routes.
 const AVOIDED_FOR: u64 = 60_000_000_000;
 const AVOIDED: usize = 4096;
 
-/// Returns the name that both sides use for the two modules of a connection: the module of the lower worker number comes first.
+/// Returns the name that both sides use for the two modules of a connection: the module of the worker with the lower id comes
+/// first.
 pub(super) fn module_text(
     slot: &InterfaceSlot,
     me: &[u8; 16],
@@ -251,7 +252,7 @@ impl WorkerState {
         Ok(())
     }
 
-    /// Returns the newest circuit to a peer that is ready or forming.
+    /// Returns the newest circuit to a peer that is ready, or else the newest one that is forming.
     fn newest_circuit(&self, peer: [u8; 16], module: &str) -> Option<u64> {
         let key = |n| ConnectionKey { peer, module: module.into(), n };
         let by_key = self.wiring.by_key.borrow();
@@ -316,7 +317,7 @@ impl WorkerState {
         Ok((number, address))
     }
 
-    /// Returns a free number. Numbers of closed circuits are reused, so that tables indexed by number stay small.
+    /// Returns a free number. Numbers of closed circuits are reused later, so that tables indexed by number stay small.
     fn new_number(&self) -> u64 {
         let mut closed = self.wiring.closed_circuits.borrow_mut();
         if closed.len() > RESTING {
@@ -329,7 +330,7 @@ impl WorkerState {
         number
     }
 
-    /// Makes a circuit to this worker itself, which needs no carrier for its address.
+    /// Returns a circuit to this worker itself that no endpoint uses, or makes one. It needs no carrier for its address.
     fn circuit_to_ourselves(
         &self,
         address: &WorkerAddress,
@@ -372,7 +373,7 @@ impl WorkerState {
     }
 
     /// Requests the limits of a circuit's endpoint: when it is bound, and again when it is ready, because some providers determine
-    /// them only then.
+    /// the limits only then.
     pub(super) fn ask_limits(&self, number: u64) -> Result<(), (Status, String)> {
         let Some((interface, raw)) = self.raw_of_circuit(number) else { return Ok(()) };
         let limits = self.shared.interfaces[interface].limits(&raw);
@@ -407,9 +408,9 @@ impl WorkerState {
         Some(format!("{} through {path}", circuit.peer.label()))
     }
 
-    /// Checks whether another circuit to a worker is connected, which proves that the worker is alive. If `status` concerns the
-    /// peer itself, that circuit must be in another domain than this module, because other circuits of the same device may detect
-    /// the failure late. Circuits of interfaces out of use do not count.
+    /// Checks whether another circuit to a worker is connected, so that the worker counts as alive. If `status` concerns the peer
+    /// itself, that circuit must be in another domain than this module, because other circuits of the same device may detect the
+    /// failure late. Circuits of interfaces out of use do not count.
     pub(in crate::worker) fn stands_elsewhere(
         &self,
         worker: [u8; 16],
@@ -442,7 +443,7 @@ impl WorkerState {
         (worker, interfaces.iter().position(|slot| slot.domain == *domain).unwrap_or(interface))
     }
 
-    /// Records that this route to a worker failed, so that it is tried last for a while.
+    /// Records that this route to a worker failed, so that it is tried last for a while. The number of records is bounded.
     pub(crate) fn avoid(&self, worker: [u8; 16], interface: usize) {
         let way = self.way(worker, interface);
         let now = self.wiring.now();
@@ -505,8 +506,8 @@ impl WorkerState {
         }
     }
 
-    /// Closes a circuit's provider endpoint. After this call no provider accesses memory of the circuit's operations, and its
-    /// number may be reused. The caller has ensured that no usable object has a copy of the endpoint.
+    /// Closes a circuit's provider endpoint. After this call the provider does not access memory of the circuit's operations, and
+    /// the number may be reused later. The caller has ensured that no usable object has a copy of the endpoint.
     pub(super) fn close_circuit(&self, number: u64, owned: OwnedEndpoint) {
         abi::close(owned);
         let _ = self.wiring.waiting.borrow_mut().remove(&number);

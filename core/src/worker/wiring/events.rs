@@ -14,7 +14,7 @@ use std::rc::Rc;
 use tieline_plugin_api::{address_hash, event};
 
 impl WorkerState {
-    /// Advances wire-up: handles the events of connectors and expired timers.
+    /// Advances wire-up and services: handles the events of connectors and expired timers.
     pub(in crate::worker) fn poll_wiring(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
         let mut count = 0;
         for index in 0..self.wiring.transports.connectors.len() {
@@ -111,7 +111,7 @@ impl WorkerState {
         status: Status,
         words: &str,
     ) {
-        // A retry would have the same result, or is the application's decision.
+        // With these statuses a retry would probably have the same result, or is the application's decision.
         let hopeless = [
             Status::Permission,
             Status::PeerFailed,
@@ -164,7 +164,7 @@ impl WorkerState {
         !self.wiring.waiting.borrow().is_empty()
     }
 
-    /// Handles a connected circuit that has failed or that the peer has closed.
+    /// Handles a circuit that has failed or that the peer has closed.
     pub(in crate::worker) fn circuit_failed(
         self: &Rc<Self>,
         number: u64,
@@ -209,7 +209,7 @@ impl WorkerState {
             }
             return;
         }
-        // If only the key of a closed region was refused, the route is still usable.
+        // If the circuit ended because a key was refused, the route is still usable.
         if status != Status::KeyRejected {
             self.avoid(peer.entry.worker, interface);
         }
@@ -274,7 +274,7 @@ impl WorkerState {
             ),
             _ => (Status::Unreachable, "`tieline info --why` shows what each side has"),
         };
-        // The carrier's error is the cause; the missing answer is a consequence.
+        // If the carrier has an error, the error is the probable cause, and a missing answer is a consequence.
         let (why, fix) = match trouble {
             trouble if reason.text.contains(trouble) => (reason.text.clone(), fix),
             trouble if reason.kind == ReasonKind::TimedOut => (

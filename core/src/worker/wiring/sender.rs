@@ -1,8 +1,10 @@
-//! The check of the sender of datagrams: a wire-up datagram has the id of one worker, and is valid only if that worker sent it.
+//! The check of the sender of datagrams: a wire-up datagram has the id of one worker, and is valid if that worker sent it. A worker
+//! that has replaced it at the same address may only report that.
 //!
 //! The carrier identifies the sender: a module's message by the worker to which its connection belongs, a connector by the address
 //! of its connection's other end. Both rely on the process's own statement when it connected. A peer is trusted about its own
-//! identity (SECURITY.md), but not about that of others. Datagrams delivered by the application are trusted.
+//! identity (SECURITY.md), but not about that of others. Datagrams are trusted if the application delivered them, or if the
+//! connector does not report the sender.
 
 use crate::address::{Via, WorkerAddress};
 use crate::wireup::{ConnectionKey, Spoken};
@@ -43,14 +45,14 @@ impl WorkerState {
             Sender::At(hash) => {
                 let known = self.address_of(&spoken.from);
                 let address = known.as_deref().or(identity.as_ref());
-                // If this worker has no state for the sender, the datagram can only be an answer for which no connection waits.
+                // Without state for the sender and without an identity, the datagram cannot form a connection.
                 address.is_none_or(|address| is_reached_at(address, hash))
             }
         };
         if ours { Ok(()) } else { Err("it speaks for a worker that did not send it") }
     }
 
-    /// Returns the address of a worker to which a circuit leads.
+    /// Returns the address of a worker, if a circuit to it is forming or ready.
     fn address_of(&self, worker: &[u8; 16]) -> Option<Rc<WorkerAddress>> {
         let first = ConnectionKey { peer: *worker, module: "".into(), n: 0 };
         let by_key = self.wiring.by_key.borrow();
@@ -72,7 +74,7 @@ impl WorkerState {
     }
 }
 
-/// Checks whether one of a worker's connectors has the address with this hash.
+/// Checks whether the address of one of a worker's connectors has this hash.
 fn is_reached_at(address: &WorkerAddress, hash: u64) -> bool {
     address.entry.schemes.iter().any(
         |scheme| matches!(&scheme.via, Via::Connector(address) if address_hash(address) == hash),
