@@ -433,7 +433,7 @@ fn flush_of_dropped_endpoint_does_not_complete_orphans() {
     assert!(table.is_open(theirs));
 }
 
-/// Returns the number of table places examined during the life of a new endpoint.
+/// Returns the number of table accesses counted during the life of a new endpoint.
 fn cost_of_an_end(table: &mut Table, owner: usize) -> usize {
     let before = LOOKS.get();
     let (queued, native) = (table.open(owner, Kind::Send).unwrap(), posted(table, owner, 1));
