@@ -79,7 +79,7 @@ pub(crate) trait WorkerCalls: Circuits {
     /// Notes that the application has dropped this endpoint.
     fn not_named(&self, endpoint: &EndpointState);
 
-    /// Adds the peer's report of its exit to the error of a failed endpoint.
+    /// Adds the peer's report of its exit, if one has arrived, to the error of a failed endpoint.
     fn with_exit(&self, endpoint: &EndpointState, error: Error) -> Error;
 
     /// Notifies the application that this endpoint has failed, if the application holds it.
@@ -98,7 +98,7 @@ pub(crate) trait WorkerCalls: Circuits {
     /// Handles an answer that was not sent before its endpoint failed.
     fn answer_lost(&self, endpoint: &EndpointState, lost: Waiting, status: Status);
 
-    /// Sends the answers to a failed endpoint's peer over another route. Other holders of the endpoint keep its lanes open, and
-    /// thus memory that providers may still access. The worker must not hold the endpoint.
+    /// Releases a failed endpoint as the worker's route for answers to its peer, so that later answers take another route. If the
+    /// worker held the endpoint, its lanes would stay open, and thus memory that providers may still access.
     fn answer_another_way(&self, failed: &EndpointState);
 }

@@ -29,8 +29,8 @@ impl Endpoint {
     /// still accesses is kept until the transport has finished ([`Region::close`](crate::Region::close) reports that). Messages
     /// that returned `Done` are still delivered. An endpoint closed with `Flush` can afterwards be closed with `Cancel`.
     ///
-    /// The connection stays for its other users, and so do the worker's answers to the peer. Lanes are closed when the last clone
-    /// and the last key are dropped.
+    /// The connection stays for its other users, and so do the worker's answers to the peer. Lanes that belong to the endpoint are
+    /// closed when the last clone and the last key are dropped.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {

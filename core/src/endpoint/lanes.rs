@@ -1,4 +1,5 @@
-//! The lanes of an endpoint: opened on first use, and released when their connection ends.
+//! The lanes of an endpoint: opened on first use, and replaced or released when they fail. The endpoint's own lanes are closed when
+//! it is dropped (`end.rs`).
 
 use super::{EndpointState, Lane, ModulePair, State};
 use crate::interface::LaneLimits;
@@ -101,7 +102,8 @@ impl EndpointState {
         self.route.small(interface).min(self.max_packed.get().saturating_sub(PUT_NOTIFY_HEAD))
     }
 
-    /// Opens the message lane if it is not open. `false`: the lane is being formed. A failure to open it ends the endpoint.
+    /// Opens the message lane if it is not open. `false`: the lane is being formed, or its provider requires progress first. A
+    /// failure to open it ends the endpoint.
     pub(super) fn message_lane_opened(&self) -> Result<bool, Error> {
         if self.state.get() != State::New {
             return Ok(true);
@@ -167,7 +169,7 @@ impl EndpointState {
     }
 
     /// Returns the lane for puts, gets and atomics over an interface. If the interface needs the target's progress, the lane leads
-    /// to the peer's service worker, if the peer has one.
+    /// to the peer's service worker, if there is one that serves the interface.
     pub(crate) fn memory_lane(&self, pair: ModulePair) -> Result<Lane, Error> {
         if self.shared.interfaces[pair.interface].attr.caps & caps::PASSIVE_TARGET == 0 {
             if let Some(control) = self.control()? {

@@ -1,7 +1,7 @@
 //! Endpoints: messages, put, get and atomics to one peer.
 //!
-//! The first operation establishes the connection. Operations that the transport does not accept immediately are queued in order,
-//! up to `TIELINE_QUEUE_BYTES`. Beyond that limit, a call returns `Again`.
+//! The first use establishes the connection. Operations that the transport does not accept immediately are queued in order. If the
+//! pending operations and their copies reach `TIELINE_QUEUE_BYTES`, a call returns `Again`.
 
 mod abi;
 mod admit;
@@ -79,11 +79,11 @@ use std::rc::Rc;
 
 /// A route to one peer, for messages, puts, gets and atomics.
 ///
-/// An endpoint has one or more lanes: a lane is a module that carries messages, or puts, gets and atomics, to this peer.
+/// An endpoint opens lanes on first use: a lane is a module that carries messages, or puts, gets and atomics, to this peer.
 ///
-/// Clones share one endpoint, and its remote keys hold the endpoint as well. Dropping the last clone or key closes the endpoint.
-/// Messages that returned `Done` still arrive, and queued operations are sent first. Other pending operations end with `Canceled`,
-/// or complete normally without the endpoint if the connection stays.
+/// Clones share one endpoint, and its remote keys hold the endpoint as well. The endpoint is closed when the last of its clones and
+/// keys is dropped. Messages that returned `Done` still arrive, and queued operations are sent first. Other pending operations end
+/// with `Canceled`, or complete normally without the endpoint if the connection stays.
 ///
 /// # Calls, and when each is allowed
 ///
@@ -125,7 +125,7 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// The number of attempts to send a message before it is copied into the queue: about the time in which a receiver that polls
+/// The number of attempts of a slow send before the message is copied into the queue: about the time in which a receiver that polls
 /// receives one.
 const RETRIES: usize = 64;
 /// The number of queued operations that one slow send tries to post first.
@@ -173,7 +173,7 @@ impl Endpoint {
 
     /// Sends a message that `pack` writes directly into the transport's buffer. `pack` gets a buffer of `max_len` bytes and returns
     /// the number of bytes that it wrote. If the transport does not accept the message immediately, `pack` writes into a buffer of
-    /// the library, and the message is queued.
+    /// the library, and the message is queued. If the queue is full, `pack` is not called.
     ///
     /// # Errors
     /// The errors of [`Endpoint::send`]. [`PostError::Correct`] also if `max_len` exceeds [`Endpoint::max_message`], or if `pack`

@@ -1,7 +1,8 @@
 //! Rails: dividing a large transfer between the domains that reach the same memory.
 //!
-//! Every rail gets bytes in proportion to its bandwidth. Cuts are at pages of the remote region, so that no two rails write the
-//! same cache line. A rail whose share would be less than a page carries nothing.
+//! Rails get bytes about in proportion to their bandwidths. Cuts are at multiples of the page size from the beginning of the remote
+//! region, so that no two rails write the same cache line of an aligned region. A rail whose rounded share would be less than a
+//! page carries nothing.
 
 /// The minimum length of a transfer that is divided.
 pub(super) const SHARED_FROM: usize = 256 << 10;
@@ -10,7 +11,7 @@ pub(super) const SHARED_FROM: usize = 256 << 10;
 const PAGE: usize = 4096;
 
 /// Divides `len` bytes that begin at `offset` of the remote region: returns a length for each rail, in order. A bandwidth that is
-/// not a positive number is unknown and is replaced by the slowest known one.
+/// not a positive, finite number is unknown and is replaced by the slowest known one. If none is known, the shares are equal.
 pub(super) fn split(bandwidths: &[f64], offset: u64, len: usize) -> Vec<usize> {
     let stated = |speed: &f64| speed.is_finite() && *speed > 0.0;
     let all = || bandwidths.iter().copied().filter(stated);

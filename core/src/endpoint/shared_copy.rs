@@ -86,13 +86,13 @@ impl EndpointState {
                     | Status::BadData
                     | Status::Io),
                 ) => return Err(self.failed(self.by_message_lane(status))),
-                // The lane does not accept the request, or the request is too long: this side copies alone.
+                // The lane does not accept the request: this side copies alone.
                 Err(_) => return Ok(None),
             }
             let (local, key, rank) = (part.hold(), key.inner.clone(), native.rank);
             let (request, front, copied) = (None, Some(0), Ok(()));
             let mut job = SharedCopy { plan, request, local, key, rank, declined, front, copied };
-            // The peer begins with the next message while this side finishes the last one.
+            // Progress calls copy the bytes of a rendezvous message, so that the peer can begin with the next one meanwhile.
             if job.key.in_parts.get() {
                 return self.go_on_later(job).map(Some);
             }
@@ -145,8 +145,8 @@ impl EndpointState {
     }
 
     /// Returns the error of a shared copy, the same as for any other copy. A peer that has died may have sent messages before,
-    /// which are still delivered. A peer with an invalid answer ends the endpoint. Any other failure of a module ends only that
-    /// copy.
+    /// which are still delivered. A peer with an invalid answer ends the endpoint. A provider that broke its contract is taken out
+    /// of use. Any other failure of a module ends only that copy.
     fn copy_failed(&self, interface: Option<usize>, status: Status) -> Error {
         match (status, interface) {
             (Status::PeerFailed, Some(lane)) => {
@@ -337,7 +337,7 @@ fn is_gone(job: &SharedCopy) -> bool {
     endpoint.dead_error().status() == Status::PeerFailed
 }
 
-/// Runs one round of progress over a worker's shared copies, and returns the number of copies that have ended.
+/// Runs one round of progress over a worker's shared copies. Returns 0 if nothing was copied and no copy has ended.
 pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<SharedCopy>>) -> usize {
     let (mut count, mut left) = (0, AT_ONCE);
     let jobs = std::mem::take(&mut *copies.borrow_mut());
