@@ -1,5 +1,5 @@
-//! Tests of the end of a worker, over every transport of one host: operations that returned `Done` arrive, and so do those that
-//! were pending at the close.
+//! Tests of the end of a worker, over the available transports of one host: operations that returned `Done` arrive, and so do those
+//! that were pending at the close.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tieline::{Context, ContextBuilder, Endpoint, Outcome, Status, Worker};
 use tieline_testing::{Wait, built};
 
-/// Returns the transports by name, and the settings under which each is the only one.
+/// Returns the available transports by name, and the settings under which each is the only one.
 fn transports() -> Vec<(&'static str, Vec<(&'static str, String)>)> {
     let mut all = vec![("shm", vec![("TIELINE_PROVIDERS", "shm,shm-cma".to_string())])];
     match built::folder(&built::TCP) {

@@ -67,7 +67,7 @@ impl Access {
         Access(self.0 & !access::REMOTE_ATOMIC)
     }
 
-    /// The operation that needs this right, as text.
+    /// Returns the operation that needs this right, as text.
     pub(crate) fn operation(self) -> &'static str {
         match self {
             Access::READ => "a get from",

@@ -64,7 +64,8 @@ impl Memory {
         }
     }
 
-    /// Allocates memory from the first domain that can allocate, otherwise from the heap.
+    /// Allocates memory from the first domain that can allocate. An empty region and a region above the limit of file sizes are
+    /// from the heap, and so is any region if no domain can allocate.
     pub(crate) fn alloc(self: &Arc<Self>, len: usize, access: Access) -> Result<Region, Error> {
         self.guard.check("a context")?;
         if len > 0 {
@@ -84,7 +85,7 @@ impl Memory {
                     Ok(memory) => {
                         return self.register_given(domain, memory, access);
                     }
-                    // The system does not support such memory: a system call is forbidden.
+                    // The system does not support such memory, for example because a system call is forbidden.
                     Err(error) if error.status() == Status::Unsupported => self.notes.add_once(format!(
                         "{} cannot allocate memory that peers map, so ordinary memory is used: {error}",
                         slot.name
@@ -113,7 +114,8 @@ impl Memory {
         self.complete(span, access, None, backing, |_| true)
     }
 
-    /// Registers the application's own memory, which must be mapped with the rights that peers get.
+    /// Registers the application's own memory, which must be mapped with the rights that peers get, unless it is
+    /// [`Access::COMMITTED_LATER`].
     pub(crate) fn register_borrowed(
         self: &Arc<Self>,
         span: Span,

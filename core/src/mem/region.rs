@@ -3,14 +3,15 @@
 //! ```no_run
 //! # fn main() -> Result<(), tieline::Error> {
 //! let context = tieline::Context::open()?;
-//! let region = context.alloc(4096)?; // zeroed shared memory: local peers access it by load and store
+//! let region = context.alloc(4096)?; // zeroed; local peers access it by load and store if a provider maps it
 //! region.write(0, b"hello")?;
 //! let key = region.remote_key()?;    // bytes for a peer: `endpoint.import_key(&key)`
 //! # Ok(()) }
 //! ```
 //!
-//! A region belongs to its context and is usable from all of its workers. A region is deregistered when the last clone is dropped
-//! and no operation uses it any more. After deregistration, every remote operation on the region is refused.
+//! A region belongs to its context and is usable from all of its workers. A region is deregistered by [`Region::close`], or when
+//! the last clone is dropped and no operation uses it any more. After deregistration, every remote operation on the region is
+//! refused.
 //!
 //! Memory that the library owns ([`Context::alloc`](crate::Context::alloc), [`Context::register`](crate::Context::register)) is
 //! kept until no operation or peer accesses it. Memory of [`Context::register_raw`](crate::Context::register_raw) may be unmapped,
@@ -298,7 +299,7 @@ impl Region {
         Ok(KeyHandle::from_bytes(handle.ok_or_else(no_more_keys)?.to_le_bytes()))
     }
 
-    /// Checks whether local peers access the memory by load and store: memory of `Context::alloc` if a provider offers that.
+    /// Checks whether local peers can access the memory by load and store: memory of `Context::alloc` if a provider offers that.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         matches!(self.inner.backing, Backing::Domain)

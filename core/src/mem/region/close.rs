@@ -22,7 +22,8 @@ pub struct NotClosed {
     /// serves operations of this process as well, its keys are refused from the last such operation on (docs/abi.md).
     pub region: Region,
     /// The remaining use of the region, and the remedy. `Busy`: the next attempt may succeed. With any other status no attempt will
-    /// succeed, and the memory must stay valid for the rest of the process.
+    /// succeed, and the memory must stay valid for the rest of the process. Exception: after `Invalid` from
+    /// [`Region::into_buffer`], the region is unchanged and can be closed.
     pub error: Error,
 }
 
