@@ -1,7 +1,7 @@
 //! Memory of operations that have ended for the caller while a provider may still access it.
 //!
-//! Such an operation has lost its endpoint (failed or dropped) or the interface to which it was posted, or the provider reported
-//! that its outcome is unknown.
+//! Such an operation has lost its endpoint (failed or dropped), its circuit or the interface to which it was posted, or the
+//! provider reported that its outcome is unknown.
 //!
 //! The memory is released when the provider reports the outcome of the operation. The memory is also released when every endpoint
 //! and circuit that the operation may have used is closed, because the ABI forbids any access by the provider after that. If the
@@ -67,8 +67,8 @@ impl<B> Held<B> {
         self.all.push((op, through));
     }
 
-    /// Handles the failure of the provider of this interface. Closing an endpoint does not prove any more that the memory of the
-    /// operations held for it is unused.
+    /// Handles the failure of the provider of this interface. Closing an endpoint does not release the memory of the operations
+    /// that were held for this interface before.
     pub fn broke(&mut self, interface: usize) {
         let posted_there = |op: &Unfinished<B>| op.interface == narrow(interface);
         for (_, through) in self.all.iter_mut().filter(|(op, _)| posted_there(op)) {

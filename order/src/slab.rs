@@ -112,7 +112,7 @@ pub struct Slab<H, C = ()> {
     roomy: Vec<u32>,
     /// Whether `roomy` contains a page, for each page. `roomy` contains a page at most once.
     listed: Vec<bool>,
-    /// The indices of pages that were freed.
+    /// The indices of freed pages, without those that were made again.
     vacant: Vec<u32>,
     /// The page that became empty last, which may contain entries again.
     spare: Option<usize>,

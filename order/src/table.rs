@@ -441,7 +441,7 @@ impl<B> Table<B> {
         }
     }
 
-    /// Removes an operation that was not posted, without any report.
+    /// Removes an operation that no provider has, without any report.
     pub fn withdraw(&mut self, id: Id) {
         if let Some(cold) = self.cold_mut(id) {
             cold.error = None;

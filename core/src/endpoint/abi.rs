@@ -1,17 +1,18 @@
 //! The unsafe calls of a provider's endpoint, which take memory or a key or close the provider's endpoint, and the reasons why they
 //! are sound.
 //!
-//! *The endpoint is open.* A lane that an endpoint owns is closed when the endpoint is dropped, or before it is used. A circuit is
-//! closed after its last endpoint has released it. Keys hold their endpoint, and queued operations on remote memory hold their key.
+//! *The endpoint is open.* A lane that an endpoint owns is closed when the endpoint is dropped, or before it is added to the
+//! endpoint's lanes. A circuit is closed after its last endpoint has released it. Keys hold their endpoint, and queued operations
+//! on remote memory hold their key.
 //!
 //! *The key belongs to the endpoint.* An `ImportedKey`, like the fast path, consists of values that were imported together. Their
 //! `KeyInner` removes a key from its lanes before it releases the key, once, and not while a pointer leads to memory mapped through
 //! the key.
 //!
-//! *The memory remains valid.* An operation that may end later is in the operation table with its memory (`LocalBuffer`) before it
-//! is posted. If the operation ends before the provider has reported its end, the memory is in `op::held` until the provider
-//! reports it, or is closed. An operation of a synchronous module is complete when the call returns, and so is the module's access
-//! to the bytes of a short put (`max_short_put`). The call borrows such memory (`RmaRecord`).
+//! *The memory remains valid.* An operation that may use memory after the call is in the operation table with that memory
+//! (`LocalBuffer`) before it is posted. If the operation ends before the provider has reported its end, the memory is in `op::held`
+//! until the provider reports it, or is closed. An operation of a synchronous module is complete when the call returns, and so is
+//! the module's access to the bytes of a short put (`max_short_put`). The call borrows such memory (`RmaRecord`).
 
 #![allow(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Operations that complete within the call (inline). The C library tries them before it prepares for a panic, and then calls the
-//! functions named `_further`.
+//! Operations that complete within the call (inline). The C library tries them before it prepares for a panic. For an operation
+//! that did not complete, it then calls the function named `_further`.
 //!
 //! The functions named `_at_once` run no code of the application. They borrow cells only where that cannot fail, and a provider's
 //! functions do not unwind. For an operation that did not complete, [`Tried`] tells the caller where to continue.

@@ -74,10 +74,10 @@ impl Endpoint {
     /// # Ok(()) }
     /// ```
     ///
-    /// An endpoint caches the keys of 1,024 handles. Beyond that, the least recently used key is evicted and requested again at its
-    /// next use. If the target refuses an operation of this endpoint as `KeyRejected`, for example because the region of a key was
-    /// closed, every cached key is requested again at its next use. A request ends as `KeyRejected` if its handle is invalid or its
-    /// region closed. A flush waits for an open request but does not report its failure.
+    /// An endpoint caches the keys of at most 1,024 handles. Beyond that, the least recently used key is evicted and requested
+    /// again at its next use. If the target refuses an operation of this endpoint as `KeyRejected`, for example because the region
+    /// of a key was closed, every cached key is requested again at its next use. A request ends as `KeyRejected` if its handle is
+    /// invalid or its region closed. A flush waits for an open request but does not report its failure.
     ///
     /// # Errors
     /// [`PostError::Correct`] with `Unsupported` if the peer's version does not support handles. [`PostError::Retry`] while the

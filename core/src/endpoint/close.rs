@@ -27,7 +27,8 @@ impl Endpoint {
     /// [`Close::Cancel`]: all pending operations end with `Canceled`, and may have been executed or not. The result is `Done`.
     /// Rendezvous messages are withdrawn, even while a peer is receiving them (see [`Endpoint::send`]). Memory that a transport
     /// still accesses is kept until the transport has finished ([`Region::close`](crate::Region::close) reports that). Messages
-    /// that returned `Done` are still delivered. An endpoint closed with `Flush` can afterwards be closed with `Cancel`.
+    /// that returned `Done` are still delivered, unless the connection fails. An endpoint closed with `Flush` can afterwards be
+    /// closed with `Cancel`.
     ///
     /// The connection stays for its other users, and so do the worker's answers to the peer. Lanes that belong to the endpoint are
     /// closed when the last clone and the last key are dropped.

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndpointCounters {
-    /// The number of operations that were queued: to wait for the lane, for a connection, or for earlier operations.
+    /// The number of operations that were queued when they were posted: to wait for the lane, for a connection, or for earlier
+    /// operations.
     pub queued: u64,
     /// The number of calls that returned `Again`, because a limit of pending operations, queued bytes or copied bytes was reached.
     pub refused: u64,

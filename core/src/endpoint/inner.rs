@@ -21,7 +21,8 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 use tieline_plugin_api::OK;
 
-/// The state of an endpoint. Only `Ready` takes the fast path.
+/// The state of an endpoint. Messages take their fast path only in `Ready`; puts, gets and atomics also in `New`, while nothing is
+/// queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Ready,
@@ -200,7 +201,7 @@ impl EndpointState {
         }
     }
 
-    /// Returns the state in which the endpoint may send immediately.
+    /// Returns the state of an endpoint with an open message lane and an empty queue.
     pub(super) fn ready(&self) -> State {
         if self.closing.get() { State::Queueing } else { State::Ready }
     }
@@ -284,7 +285,7 @@ impl EndpointState {
         }
     }
 
-    /// Returns the open endpoint to the peer's service worker.
+    /// Returns the endpoint to the peer's service worker, if one was made; it may have failed.
     pub(super) fn open_control(&self) -> Option<Rc<EndpointState>> {
         self.control.borrow().clone()
     }

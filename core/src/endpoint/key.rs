@@ -28,7 +28,7 @@ pub(crate) struct ImportedKey {
     /// The lane's rank among the lanes to the peer's memory.
     pub(super) rank: usize,
     pub(super) caps: u64,
-    /// Whether operations complete within the call, so that no request is needed.
+    /// Whether the module completes operations within the call.
     pub(super) synchronous: bool,
     /// Whether no better lane can be found any more.
     pub(super) settled: bool,

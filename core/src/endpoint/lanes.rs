@@ -43,9 +43,9 @@ impl EndpointState {
         self.take_message_lane(lane)
     }
 
-    /// Checks whether a small operation may be sent as a message now: the message lane is open, and the queue is empty. Otherwise
-    /// the lane is opened, and no operation waits for the lane. A failure to open the lane is reported once, and does not change
-    /// the choice of the message lane.
+    /// Checks whether a small operation may be sent as a message now: the message lane is open, and the queue is empty. An endpoint
+    /// that has not opened the lane opens it if nothing is queued; no operation waits for the lane. A failure to open the lane is
+    /// reported once, and does not change the choice of the message lane.
     pub(super) fn opened_for_small(&self) -> bool {
         match self.state.get() {
             State::Ready => return true,

@@ -82,8 +82,8 @@ use std::rc::Rc;
 /// An endpoint opens lanes on first use: a lane is a module that carries messages, or puts, gets and atomics, to this peer.
 ///
 /// Clones share one endpoint, and its remote keys hold the endpoint as well. The endpoint is closed when the last of its clones and
-/// keys is dropped. Messages that returned `Done` still arrive, and queued operations are sent first. Other pending operations end
-/// with `Canceled`, or complete normally without the endpoint if the connection stays.
+/// keys is dropped. Messages that returned `Done` still arrive, unless the connection fails, and queued operations are sent first.
+/// Other pending operations end with `Canceled`, or complete normally without the endpoint if the connection stays.
 ///
 /// # Calls, and when each is allowed
 ///
@@ -107,13 +107,13 @@ use std::rc::Rc;
 ///
 /// * `Done`: the operation is complete. For an eager message, the transport has accepted it.
 /// * `Pending`: the worker's progress completes it, and [`Worker::finish`](crate::Worker::finish) or
-///   [`Worker::test`](crate::Worker::test) returns the result. Dropping the request does not cancel the operation; the next flush
-///   then reports its failure.
+///   [`Worker::test`](crate::Worker::test) returns the result. Dropping the request does not cancel the operation; a flush then
+///   reports its failure.
 /// * `Again`: the limit of pending operations or of queued bytes is reached. Make progress and post again.
 /// * Any other error: the operation was not posted, except as [`PostError`] says. If the endpoint has ended,
 ///   [`error`](Endpoint::error) returns the reason.
 ///
-/// When an endpoint has ended, all pending operations end with its error, and new posts are refused with it. A new endpoint may
+/// When an endpoint has failed, all pending operations end with its error, and new posts are refused with it. A new endpoint may
 /// find another route to the peer.
 pub struct Endpoint {
     pub(crate) inner: Rc<EndpointState>,
@@ -340,8 +340,8 @@ impl Endpoint {
     }
 
     /// Returns the modules that could serve this peer but do not, one line each, with the reason. These are modules of the peer
-    /// that this side has filtered or could not open, and modules that do not reach the peer. The list is empty if no such module
-    /// exists.
+    /// that are missing on this side, providers that this side could not use, and modules that do not reach the peer. The list is
+    /// empty if no such module exists.
     #[must_use]
     pub fn hindrances(&self) -> Vec<String> {
         self.inner.hindrances()
@@ -354,7 +354,7 @@ impl Endpoint {
     }
 
     /// Returns the reason why this endpoint has ended, and what the application can do to get another endpoint to this peer. `None`
-    /// while the endpoint is usable.
+    /// until the endpoint has ended.
     #[must_use]
     pub fn error(&self) -> Option<ConnectError> {
         self.inner.error.borrow().clone().map(ConnectError::from)

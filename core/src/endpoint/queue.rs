@@ -1,5 +1,5 @@
 //! An endpoint's queue. The queue holds operations that could not be posted immediately, in order; its bound includes all other
-//! pending operations. The queue also holds answers to the peer's requests. Progress drains the queue and the answers.
+//! pending operations. The endpoint also keeps answers to the peer's requests. Progress drains the queue and the answers.
 //!
 //! Answers are in a separate queue, which progress drains first. The peer waits for answers, so they must not wait for an operation
 //! that waits for the peer: neither for a fence nor for requests of this side.

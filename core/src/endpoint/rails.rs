@@ -118,7 +118,7 @@ mod tests {
                 let end = at == offset as usize + len;
                 prop_assert!(*share == 0 || end || at % PAGE == 0);
             }
-            // No rail carries more than two pages beyond its exact share.
+            // No rail carries more than two pages per rail beyond its exact share.
             let stated: Vec<f64> = bandwidths.iter().copied().filter(|b| *b > 0.0).collect();
             let slowest = stated.iter().copied().fold(f64::MAX, f64::min);
             let due = |b: &f64| if stated.is_empty() { 1.0 } else if *b > 0.0 { *b } else { slowest };

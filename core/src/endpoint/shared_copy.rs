@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 
 /// The number of times that the initiator checks for the helper's last chunk before it does other work.
 const PATIENCE: usize = 20_000;
-/// The number of pieces of rendezvous messages that one progress call copies.
+/// The maximum number of pieces of rendezvous messages that one progress call copies.
 const AT_ONCE: usize = 2;
 /// The number of transfers without help after which the peer is asked only for every `ASK_AGAIN`th transfer.
 const UNHELPED: u32 = 4;
@@ -294,7 +294,7 @@ fn wait_for_helper(job: &SharedCopy, region: &Region) {
     }
 }
 
-/// Returns the result of a transfer, once the helper works on no part of it.
+/// Returns the result of a transfer, once the helper works on no part of it or the slot's content is invalid.
 fn ended(job: &SharedCopy, region: &Region) -> Option<Result<(), Status>> {
     if job.copied == Err(Status::BadData) {
         // The content of the slot is not that of a helping peer.

@@ -48,7 +48,8 @@ impl fmt::Display for PeerId {
     }
 }
 
-/// A module opened on a worker. No provider function is called while a cell is borrowed.
+/// A module opened on a worker. The provider may be called while `keys` is borrowed, to import or release a key, but while no other
+/// cell is.
 pub(crate) struct InterfaceSlot {
     pub(crate) provider: Arc<LoadedProvider>,
     pub(crate) domain: String,

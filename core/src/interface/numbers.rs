@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// The number that stands for no peer.
 const NOBODY: u32 = u32::MAX;
 
-/// The number of entries by which one number may extend the list at most.
+/// The maximum number of entries that one number adds to the list.
 const CLOSE: usize = 65_536;
 
 /// The map from the provider's number of a peer to the worker's number.

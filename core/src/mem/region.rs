@@ -103,17 +103,18 @@ pub(crate) struct RegionState {
 /// # Calls, and when each is allowed
 ///
 /// A region belongs to its context, not to a worker. Every method may be called at any time, from any thread and inside a handler.
-/// No method waits, makes progress or runs a handler. Operations of every worker of the context may use a region at the same time.
+/// No method waits for an operation or a peer, makes progress or runs a handler. Operations of every worker of the context may use
+/// a region at the same time.
 ///
 /// * **Bytes**: [`read`](Region::read), [`write`](Region::write), [`to_vec`](Region::to_vec) and the atomic views access the memory
 ///   concurrently with peers. Bytes that two sides access at the same time may be torn; words of the atomic views are not.
 /// * **Keys**: [`remote_key`](Region::remote_key) makes the key once and then returns the same bytes. [`handle`](Region::handle)
 ///   returns an 8-byte handle of the key, which is also the same for each call.
 /// * **End**: [`close`](Region::close) reports when no operation or peer accesses the memory any more. Dropping the last clone does
-///   not report that. Pending operations hold the region, so dropping it is safe.
+///   not report that. Pending operations hold the region, so dropping it does not end them.
 ///
 /// In a forked child, shared memory ([`is_shared`](Region::is_shared)) is not mapped, and accessing its bytes returns `Invalid`.
-/// Other memory is the child's own copy. `Invalid` is also the result of `close` and `handle`, and of `remote_key` if the key was
+/// Private memory is the child's own copy. `Invalid` is also the result of `close` and `handle`, and of `remote_key` if the key was
 /// not made before the fork. Dropping the region has no effect on the parent.
 pub struct Region {
     pub(crate) inner: Arc<RegionState>,

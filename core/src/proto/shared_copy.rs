@@ -7,12 +7,12 @@
 //! taken from the back`, of 16, 24 and 24 bits. If the peer makes no progress, the cost is one message and smaller pieces. If the
 //! peer reads the message late, it usually finds no chunk left, or another sequence, and does nothing.
 //!
-//! Only a sent message uses up a sequence number. A number recurs after 65 535 messages of a worker to any peers. If a message
+//! Only a sent message uses up a sequence number. A number recurs after 65 535 such messages of a worker to any peers. If a message
 //! stayed unread until its number recurs, the peer claims chunks of another transfer. The peer then copies nothing, since the
 //! message's key has ended, and reports this.
 //!
-//! The peer gets the key of the slots, and a key of this transfer's bytes, which ends with the transfer. Only processes that may
-//! copy each other's memory share a copy.
+//! The peer gets the key of the slots, and a key of this transfer's bytes, which ends with the transfer. A peer that may not copy
+//! the initiator's memory gives up, and the initiator copies alone.
 //!
 //! This module holds the common part. The initiator is in `endpoint/shared_copy.rs`, the helper in `worker/help.rs`.
 

@@ -10,7 +10,7 @@ use crate::op::held::{Through, Unfinished};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// An operation of a dropped endpoint.
+/// An operation without an endpoint.
 struct Orphan {
     id: Id,
     interface: usize,

@@ -1,5 +1,5 @@
 //! The operations of rendezvous messages. The sender's operation waits for the receiver's application, and the receiver's answer
-//! follows the end of a transfer.
+//! follows the end of a transfer or a refusal.
 //!
 //! A flush waits only until the transport has accepted the RTS. The operation that ends with the receiver's answer is therefore in
 //! a separate list, which fences and flushes ignore.

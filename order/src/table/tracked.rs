@@ -25,12 +25,12 @@ pub struct Counts {
 }
 
 impl<B> Table<B> {
-    /// Reports the end of this operation in the completion list.
+    /// Makes the completion list report the end of this operation.
     pub fn track(&mut self, id: Id, user: u64) {
         self.watch(id, TRACKED, user);
     }
 
-    /// Reports the end of this operation by a counter.
+    /// Makes a counter report the end of this operation.
     pub fn count(&mut self, id: Id, counter: Id) {
         if let Some(counts) = self.counters.cold_mut(counter) {
             counts.open += 1;

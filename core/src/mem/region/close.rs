@@ -49,8 +49,8 @@ impl From<NotClosed> for Error {
 
 impl Region {
     /// Closes the region. `Ok`: neither the library nor a device nor a peer will access the memory again, and its owner may reuse
-    /// it. The call never waits and may be made from any thread; [`Worker::close_region`](crate::Worker::close_region) waits for a
-    /// bounded time.
+    /// it. The call waits for no operation and no peer, and may be made from any thread;
+    /// [`Worker::close_region`](crate::Worker::close_region) waits for a bounded time.
     ///
     /// From the first call on, no new key of the region is made, and peers are refused, both by message and one-sidedly. Exception:
     /// if one registration of a device serves peers and operations of this process alike (`verbs`), its keys are refused as soon as

@@ -2,8 +2,8 @@
 //!
 //! Guarantees of the owner:
 //!
-//! * A region has one handle, from the first call of [`Region::handle`](super::Region::handle) until it is closed or dropped. The
-//!   handle's number is never reused while the process exists, in any context.
+//! * A region has at most one handle, from the first call of [`Region::handle`](super::Region::handle) until it is closed or
+//!   dropped. The handle's number is never reused while the process exists, in any context.
 //! * A handle is a secret like a key: **a peer that has the handle and is connected to a worker of the context gets the key.** No
 //!   other proof is required, so handles are unguessable. A handle is a counter under a permutation of all 64-bit numbers with a
 //!   secret of this process. Handles that a peer has are of no practical use to guess another one, and each guess costs a message.
