@@ -4,9 +4,9 @@
 //! provider reported that its outcome is unknown.
 //!
 //! The memory is released when the provider reports the outcome of the operation. The memory is also released when every endpoint
-//! and circuit that the operation may have used is closed, because the ABI forbids any access by the provider after that. If the
-//! outcome is unknown, the provider reports nothing more. If the provider failed, neither event releases the memory, which stays
-//! until this table is dropped.
+//! and circuit that the operation may have used is closed: the ABI forbids any access by the provider after that. If the outcome is
+//! unknown, the provider reports nothing more. If the provider failed, neither event releases the memory, which stays until this
+//! table is dropped.
 
 use super::Id;
 

@@ -84,8 +84,8 @@ impl EndpointState {
     }
 
     /// Checks that local memory belongs to this worker's context. The fast path of a lane that completes within the call omits this
-    /// check, because it needs only the bytes of the region, which the caller's handle keeps. On other paths a provider, or a
-    /// helping peer, would mistake the other context's registrations for those of this context.
+    /// check. It needs only the bytes of the region, which the caller's handle keeps. On other paths a provider, or a helping peer,
+    /// would mistake the other context's registrations for those of this context.
     #[inline]
     fn owns(&self, local: &Region) -> bool {
         Arc::ptr_eq(&local.inner.memory, &self.shared.core.memory)

@@ -1,5 +1,5 @@
-//! Messages of any length: a message too long for the message lane is sent as a rendezvous message (announced), and the receiver
-//! fetches the bytes that it requests.
+//! Messages of any length: a message too long for the message lane is sent as a rendezvous message (announced). The receiver
+//! fetches the bytes that it wants.
 //!
 //! The receiver gets a key of a region of exactly those bytes, for as long as the operation is open. The operation ends when the
 //! receiver reports that it has finished reading or refuses the message. If the endpoint ends before that report arrives, the
@@ -144,9 +144,9 @@ impl EndpointState {
         self.message_now(id::EXITED, unsent, &NO_ANSWER) != Err(Status::Again)
     }
 
-    /// Asks the peer, before the endpoint ends, to drop the open rendezvous messages, because their memory ends with it and on some
-    /// devices a read of missing memory ends the connection. After the first request that the lane does not accept, no further
-    /// request is sent.
+    /// Asks the peer, before the endpoint ends, to drop the open rendezvous messages, because their memory ends with the endpoint.
+    /// On some devices a read of missing memory would end the connection. After the first request that the lane does not accept, no
+    /// further request is sent.
     pub(super) fn withdraw_all(&self) {
         if !self.is_alive() || !self.shared.same_process() {
             return;

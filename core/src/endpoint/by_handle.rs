@@ -9,8 +9,8 @@
 //! * The cache is bounded: 1,024 keys per endpoint, and the least recently used one is evicted. An evicted key is requested again
 //!   at its next lookup. The cache is released with the last handle of the endpoint, or when the endpoint ends.
 //! * A cached key may be outdated, as any key may be. If the target, or its key table, refuses an operation of the endpoint as
-//!   `KeyRejected`, all keys in the cache are invalidated and requested again at their next use. The whole cache is invalidated,
-//!   because only some operations record the key that they used.
+//!   `KeyRejected`, all keys in the cache are invalidated. A key is requested again at its next lookup. The whole cache is
+//!   invalidated, because only some operations record the key that they used.
 //! * An answer is accepted only for an open request, only from the peer to which the request was sent, and only over the same
 //!   connection. The key in the answer must be the peer's own. The key is imported when the application requests it, rather than
 //!   when the answer arrives.
@@ -75,9 +75,9 @@ impl Endpoint {
     /// ```
     ///
     /// An endpoint caches the keys of at most 1,024 handles. Beyond that, the least recently used key is evicted and requested
-    /// again at its next use. If the target refuses an operation of this endpoint as `KeyRejected`, for example because the region
-    /// of a key was closed, every cached key is requested again at its next use. A request ends as `KeyRejected` if its handle is
-    /// invalid or its region closed. A flush waits for an open request but does not report its failure.
+    /// again at its next use. If the target refuses an operation of this endpoint as `KeyRejected`, every cached key is requested
+    /// again at its next use. The region of a key may have been closed, for example. A request ends as `KeyRejected` if its handle
+    /// is invalid or its region closed. A flush waits for an open request but does not report its failure.
     ///
     /// # Errors
     /// [`PostError::Correct`] with `Unsupported` if the peer's version does not support handles. [`PostError::Retry`] while the

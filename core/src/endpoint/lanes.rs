@@ -96,8 +96,7 @@ impl EndpointState {
         keys.iter().for_each(|key| key.update_fast_path());
     }
 
-    /// Returns the length of the longest put or get that is sent as a message although this interface reaches the memory, which
-    /// takes a message and its answer; 0: none.
+    /// Returns the length of the longest put or get that is sent as a message although this interface reaches the memory; 0: none.
     pub(super) fn small(&self, interface: usize) -> usize {
         self.route.small(interface).min(self.max_packed.get().saturating_sub(PUT_NOTIFY_HEAD))
     }

@@ -160,8 +160,8 @@ impl Endpoint {
     /// [`PostError::Retry`] if the queue is full, or if copies of long messages occupy `TIELINE_QUEUE_BYTES`: make progress and
     /// send again. While the endpoint holds no other copy, a long message may have any length. [`PostError::Correct`] for an id of
     /// the library's range. The same variant is returned for a long message if the peer's version does not support rendezvous
-    /// messages, or if the announcement does not fit into a message of the lane. [`PostError::Release`] if no memory can be
-    /// registered. [`PostError::Reconnect`] with the reason if the endpoint has ended.
+    /// messages, or if the RTS is too long for the lane. [`PostError::Release`] if no memory can be registered.
+    /// [`PostError::Reconnect`] with the reason if the endpoint has ended.
     #[inline]
     pub fn send(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, PostError> {
         match self.send_at_once(id, header, payload) {
@@ -280,9 +280,9 @@ impl Endpoint {
     /// The errors of [`Endpoint::send`]. [`PostError::Correct`] inside a handler.
     ///
     /// The flush completes with the first failure among the operations for which it waited. A transport reports the failures of
-    /// locally completed puts for all of these puts together. A flush may therefore report the failure of a put that was posted
-    /// after it, but before the transport was asked, or by another endpoint over the same connection. The flush after that put
-    /// reports the failure as well.
+    /// locally completed puts for all of these puts together. A flush may therefore report the failure of a put by another endpoint
+    /// over the same connection, or of a put that was posted after the flush, but before the transport was asked. The flush after
+    /// that put reports the failure as well.
     pub fn flush(&self) -> Result<Outcome, PostError> {
         self.inner.flush().map_err(|error| self.inner.refused(error))
     }

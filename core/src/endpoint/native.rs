@@ -30,17 +30,17 @@ fn ends_alone(status: Status) -> bool {
 
 impl EndpointState {
     /// Checks whether the end of a lane leaves the message lane usable: messages use another interface, and the lane does not
-    /// complete within the call, because an error of such a lane means that the peer is gone.
+    /// complete within the call. An error of a lane that completes within the call would mean that the peer is gone.
     fn is_beside_messages(&self, native: &ImportedKey) -> bool {
         let message = self.route.message();
         !native.synchronous && message.is_some_and(|pair| pair.interface != native.interface)
     }
 
     /// Posts a queued native operation. If a lane has ended and refuses the first part that it gets, the next lane to that memory
-    /// is used, or emulation if only that connection has ended. If the lane refuses a later part, the operation fails: the earlier
-    /// parts are not repeated, because the device or the network may still execute them. A lane that declines is also skipped, for
-    /// the rest of this operation only. A provider that broke its contract may have notified the target, so no other lane notifies
-    /// it again.
+    /// is used. Without another lane, the operation is emulated if only that connection has ended. If the lane refuses a later
+    /// part, the operation fails: the earlier parts are not repeated, because the device or the network may still execute them. A
+    /// lane that declines is also skipped, for the rest of this operation only. A provider that broke its contract may have
+    /// notified the target, so no other lane notifies it again.
     pub(crate) fn attempt_native(&self, op: &mut NativeOp) -> Result<bool, Failed> {
         loop {
             let Some(native) = op.key.lane_now(op.rank, op.declined) else {

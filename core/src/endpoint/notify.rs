@@ -1,9 +1,10 @@
 //! Puts that notify the target's worker when their bytes have arrived.
 //!
 //! The provider keeps the order on its own lane. A lane with notifications of its own is therefore used if it can carry the word
-//! and the whole put, and if every put that may not have arrived used the same lane. A put over messages carries its word, if every
-//! earlier put that may not have arrived was sent over the same messages. Otherwise a separate message carries the word, when this
-//! put and all earlier ones are complete at the target. Operations posted while that message waits are queued after it.
+//! and the whole put. In addition, every put that may not have arrived must have used the same lane. A put over messages carries
+//! its word, if every earlier put that may not have arrived was sent over the same messages. Otherwise a separate message carries
+//! the word, when this put and all earlier ones are complete at the target. Operations posted while that message waits are queued
+//! after it.
 
 use super::key::ImportedKey;
 use super::post::{Local, Transfer};
@@ -25,8 +26,8 @@ use tieline_plugin_api::abi::Iov;
 impl Endpoint {
     /// Puts like [`Endpoint::put`], and then notifies the peer. The peer's handler for notifications
     /// ([`Worker::on_notification`](crate::Worker::on_notification)) runs once with `word`. When the handler runs, all bytes of
-    /// this put are in the peer's memory, and so are the bytes of every earlier put on this endpoint that has not failed. If the
-    /// range is empty, the call only notifies, and the target need not check the key.
+    /// this put are in the peer's memory. So are the bytes of every earlier put on this endpoint that has not failed. If the range
+    /// is empty, the call only notifies, and the target need not check the key.
     ///
     /// The operation is complete when the bytes are visible at the target and the notification has been sent. Like a message that
     /// returned `Done`, the notification reaches a peer that is alive and makes progress, even if this endpoint is dropped or its

@@ -1,8 +1,8 @@
 //! An endpoint's queue. The queue holds operations that could not be posted immediately, in order; its bound includes all other
 //! pending operations. The endpoint also keeps answers to the peer's requests. Progress drains the queue and the answers.
 //!
-//! Answers are in a separate queue, which progress drains first. The peer waits for answers, so they must not wait for an operation
-//! that waits for the peer: neither for a fence nor for requests of this side.
+//! Answers are in a separate queue, which progress drains first. The peer waits for answers. They must therefore not wait for an
+//! operation that waits for the peer, such as a fence or a request of this side.
 
 use super::queued::{EmulatedPut, Failed, QueuedOp, Waiting};
 use super::{EndpointState, State};

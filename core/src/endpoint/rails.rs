@@ -1,7 +1,7 @@
 //! Rails: dividing a large transfer between the domains that reach the same memory.
 //!
 //! Rails get bytes about in proportion to their bandwidths. Cuts are at multiples of the page size from the beginning of the remote
-//! region, so that no two rails write the same cache line of an aligned region. A rail whose rounded share would be less than a
+//! region. In an aligned region, no two rails therefore write the same cache line. A rail whose rounded share would be less than a
 //! page carries nothing.
 
 /// The minimum length of a transfer that is divided.
@@ -38,8 +38,8 @@ pub(super) fn split(bandwidths: &[f64], offset: u64, len: usize) -> Vec<usize> {
     shares
 }
 
-/// Returns the end of the share that begins at `begin`, where `part` is the fraction of the transfer assigned up to that end,
-/// rounded to the nearest page.
+/// Returns the end of the share that begins at `begin`, rounded to the nearest page. `part`: the fraction of the transfer assigned
+/// up to that end.
 fn cut(offset: u64, len: usize, begin: usize, part: f64) -> usize {
     let wished = ((len as f64 * part) as usize).min(len);
     let into_page = (offset % PAGE as u64) as usize;

@@ -178,9 +178,9 @@ impl EndpointState {
         self.outcome(request)
     }
 
-    /// Moves the whole transfer to another route or into the queue, because the kernel refuses this side's copies, or the lane has
-    /// declined the transfer or does not accept it at present. The transfer stays a part of the same operation, ahead of later
-    /// queued operations.
+    /// Moves the whole transfer to another route or into the queue. The reason is that the kernel refuses this side's copies, or
+    /// that the lane has declined the transfer or does not accept it at present. The transfer stays a part of the same operation,
+    /// ahead of later queued operations.
     fn copy_another_way(&self, request: Id, job: &SharedCopy, why: Status) -> Result<(), Error> {
         self.check_alive()?;
         let (SharedCopy { plan, local, key, .. }, mut declined) = (job, job.declined);

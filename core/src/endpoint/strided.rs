@@ -1,8 +1,8 @@
 //! Puts and gets of blocks at equal distances: rows of a tile, columns of a matrix.
 //!
 //! If the blocks at the peer form one run, the transfer is one operation with pieces of local memory. Otherwise there is one
-//! operation for each run that is contiguous in its block on both sides, and a whole operation that ends with the last of these and
-//! is returned to the caller.
+//! operation for each run that is contiguous in its block on both sides. A whole operation ends with the last of these and is
+//! returned to the caller.
 
 use super::{Endpoint, RemoteKey};
 use crate::op::{Id, Kind};

@@ -40,8 +40,7 @@ impl EndpointState {
     }
 
     /// Returns the journal for entries about this endpoint. `None` without a live report, for an endpoint whose operations were
-    /// handed over, and for endpoints that the application does not own, because these lead to the same peers as the application's
-    /// endpoints.
+    /// handed over, and for endpoints that the application does not own.
     fn journal(&self) -> Option<&tieline_explain::journal::Journal> {
         let is_told = self.owner == Owner::Application && !self.handed_over.get();
         self.shared.core.journal().filter(|_| is_told).map(|journal| &**journal)

@@ -221,8 +221,8 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if !self.guard.same_process() {
-            // If a provider closed its domains in a forked child, it would say goodbye in its parent's name, and might wait for a
-            // lock of a thread that does not exist in the child.
+            // If a provider closed its domains in a forked child, it would say goodbye in its parent's name. It might also wait for
+            // a lock of a thread that does not exist in the child.
             std::mem::forget(std::mem::take(&mut self.domains));
             std::mem::forget(std::mem::take(&mut self.parked));
             return;

@@ -230,8 +230,8 @@ impl Region {
     /// the modules that reach the memory. No two regions of a process ever have the same key.
     ///
     /// # Errors
-    /// A provider's error if its device executes the region's atomics and it cannot make its part of the key; the part of any other
-    /// provider that fails is left out. `Closed` after [`Region::close`] was called. `Invalid` for memory of
+    /// A provider's error if its device executes the region's atomics and the provider cannot make its part of the key. The part of
+    /// any other provider that fails is left out. `Closed` after [`Region::close`] was called. `Invalid` for memory of
     /// [`Context::register_transient`](crate::Context::register_transient), which has no key.
     pub fn remote_key(&self) -> Result<Vec<u8>, Error> {
         self.packed_key().cloned()

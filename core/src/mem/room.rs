@@ -1,9 +1,9 @@
 //! The amount of memory that may be allocated: a larger request is refused before a page is touched.
 //!
 //! Memory that peers can map is taken from the system at allocation, and ordinary memory when it is touched. Exhausting either can
-//! kill this process or another one, where an error would be sufficient. So three limits are checked beforehand, once for several
-//! small allocations: the memory of the machine, the memory control groups of this process, and the process's limit of address
-//! space. The check reads control groups of versions 1 and 2; of nested groups the one with the least remaining memory counts.
+//! kill this process or another one, where an error would be sufficient. So three limits are checked beforehand: the memory of the
+//! machine, the memory control groups of this process, and the process's limit of address space. Several small allocations share
+//! one check. The check reads control groups of versions 1 and 2; of nested groups the one with the least remaining memory counts.
 
 use crate::sys;
 use crate::{Error, Status};

@@ -1,11 +1,11 @@
 //! Put, get and atomics over messages: the records on the wire, and their execution at the target.
 //!
-//! The core sends these messages on the message lane if no module has native access to some memory of a peer, and for small puts
-//! and gets if messages are faster. The peer's service worker receives them if the peer's context has a progress thread and the
-//! service worker can be reached. Otherwise, and for those small puts and gets, the peer's own worker receives them. The target
-//! looks up the region by number and generation, checks range and rights, and answers; for a put it answers only the last piece.
-//! Messages are delivered once and in order, so an atomic is executed once. docs/wire.md has the rules for extensions of the
-//! formats.
+//! The core sends these messages on the message lane if no module has native access to some memory of a peer. It also sends them
+//! for small puts and gets if messages are faster. The peer's service worker receives them if the peer's context has a progress
+//! thread and the service worker can be reached. Otherwise, and for such small puts and gets, the peer's own worker receives them.
+//! The target looks up the region by number and generation, checks range and rights, and answers; for a put it answers only the
+//! last piece. Messages are delivered once and in order, so an atomic is executed once. docs/wire.md has the rules for extensions
+//! of the formats.
 
 use super::Origin;
 use super::torn::Torn;

@@ -1,6 +1,6 @@
 //! Operations that outlive their endpoint. The endpoint was dropped while a provider had the operations, and their connections
-//! belong to the worker and stay open. Some operations of circuits never had an endpoint. Such an operation ends when the provider
-//! reports its outcome, or with its circuit, its interface, or the worker.
+//! belong to the worker and stay open. The core also treats its own flush of a circuit, for puts of a dropped endpoint, in this
+//! way. Such an operation ends when the provider reports its outcome, or with its circuit, its interface, or the worker.
 
 use super::Shared;
 use crate::Error;

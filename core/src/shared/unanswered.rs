@@ -1,8 +1,8 @@
 //! The small puts and gets that were sent as messages although a lane reaches the memory, and that the peer's worker has not
 //! answered yet.
 //!
-//! The number of these requests is limited, so that a peer that breaks its promise to poll does not accumulate thousands of
-//! requests that a lane could have served.
+//! The number of these requests is limited: a peer that breaks its promise to poll must not accumulate thousands of requests that a
+//! lane could have served.
 
 use crate::op::{Id, Table};
 use std::cell::RefCell;

@@ -1,9 +1,9 @@
 //! Flushes: the condition for completion, the flushes of lanes, and the reporting of failures.
 //!
 //! A put that a provider has completed locally is in no list of the table. The put's lane keeps a failure and reports it once, to
-//! the operation that next flushes the lane (*asks* it). An open flush that covers operations on a lane and has not asked the lane
-//! itself therefore waits for any operation that asks the lane, and takes over its error. The asking operation may belong to
-//! another flush, to a fence, to a notification, or to another endpoint on the same connection.
+//! the operation that next flushes the lane (*asks* it). Therefore an open flush that covers operations on a lane, and has not
+//! asked the lane itself, waits for any operation that asks it. The flush takes over that operation's error. The asking operation
+//! may belong to another flush, to a fence, to a notification, or to another endpoint on the same connection.
 
 use super::*;
 

@@ -53,7 +53,7 @@ impl Region {
     /// [`Worker::close_region`](crate::Worker::close_region) waits for a bounded time.
     ///
     /// From the first call on, no new key of the region is made, and peers are refused, both by message and one-sidedly. Exception:
-    /// if one registration of a device serves peers and operations of this process alike (`verbs`), its keys are refused as soon as
+    /// a registration of a device may serve peers and operations of this process alike (`verbs`). Its keys are refused as soon as
     /// no operation of this process uses the region.
     ///
     /// ```

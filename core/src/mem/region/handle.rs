@@ -7,9 +7,9 @@
 //! * A handle is a secret like a key: **a peer that has the handle and is connected to a worker of the context gets the key.** No
 //!   other proof is required, so handles are unguessable. A handle is a counter under a permutation of all 64-bit numbers with a
 //!   secret of this process. Handles that a peer has are of no practical use to guess another one, and each guess costs a message.
-//! * A table answers the request without the application, in a progress call of the worker that received it: of the application's
-//!   worker, or of the progress thread's. The handle of a closed region and a handle that never existed are refused with the same
-//!   text.
+//! * A table answers the request without the application, in a progress call of the worker that received it. That is the
+//!   application's worker or the progress thread's. The handle of a closed region and a handle that never existed are refused with
+//!   the same text.
 //!
 //! [`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle) implements the requester's side.
 
