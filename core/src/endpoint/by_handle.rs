@@ -129,7 +129,7 @@ impl EndpointState {
         ))
     }
 
-    /// Returns the cached key of a handle.
+    /// Returns the cached key of a handle, and imports the key if that has not been done yet.
     fn known_key(self: &Rc<Self>, handle: u64) -> Option<RemoteKey> {
         self.forget_refused();
         let record = {

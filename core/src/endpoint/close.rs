@@ -18,7 +18,8 @@ pub enum Close {
 }
 
 impl Endpoint {
-    /// Closes the endpoint, for all its clones. Later posts are refused as `Closed`.
+    /// Closes the endpoint, for all its clones. Later posts are refused as `Closed`. After [`Close::Flush`], further flushes of
+    /// puts, gets and atomics are still accepted.
     ///
     /// [`Close::Flush`]: the returned operation completes like a [`flush`](Endpoint::flush) of everything posted before. The
     /// endpoint may be dropped meanwhile: the worker keeps it until the flush has ended and the peer has received or refused the

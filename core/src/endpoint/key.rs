@@ -135,7 +135,7 @@ pub(crate) struct KeyInner {
     pub(crate) in_parts: Cell<bool>,
     /// Whether this side alone copies transfers with this key.
     pub(crate) alone: Cell<bool>,
-    /// The number of operations until providers are asked again, and the number that preceded the last request.
+    /// The number of operations until providers are asked again, and the length of the present interval.
     ask_in: Cell<u32>,
     asked_after: Cell<u32>,
 }

@@ -92,7 +92,7 @@ pub(crate) struct RegionState {
     handles: AtomicUsize,
     /// Whether all keys of the region are revoked.
     revoked: AtomicBool,
-    /// The reason that a provider's later accesses to the memory cannot be excluded.
+    /// The reason that a provider's later accesses to the memory cannot be excluded; `None`: there is none.
     unsure: Option<Error>,
     /// The region's parts that peers are still accessing although nothing else refers to them.
     parts: close::Parts,
