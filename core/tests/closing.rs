@@ -195,7 +195,7 @@ fn messages_undelivered_at_close_timeout_are_reported() {
     }
 }
 
-/// The dropped worker waits until a limit for a peer that receives nothing.
+/// The dropped worker waits for a peer that receives nothing, but only up to a time limit.
 #[test]
 fn a_worker_that_is_dropped_does_not_wait_for_a_peer_that_reads_nothing() {
     for (name, settings) in &transports() {

@@ -444,7 +444,7 @@ fn cost_of_an_end(table: &mut Table, owner: usize) -> usize {
         assert!(table.result(id).is_some());
         table.forget(id);
     }
-    // Of three failures, one is reported, and two are requested after the endpoint and its successor are gone.
+    // One of three failures is reported, and two are requested after the endpoint and its successor are gone.
     let held = [failed(table, owner), failed(table, owner), failed(table, owner)];
     assert!(table.result(held[1]).is_some());
     table.inherit(owner, owner + 1);

@@ -121,8 +121,8 @@ pub(crate) struct EndpointState {
     pub(super) unserved: Cell<Option<Instant>>,
     /// Whether the worker is closing and checks for further sends; see `watch_for_more`.
     pub(super) watched: Cell<bool>,
-    /// Whether the application has closed the endpoint after the operations posted before. A closed endpoint accepts no posts, and
-    /// no fast path is taken.
+    /// Whether the application has closed the endpoint after the operations posted before. A closed endpoint accepts no posts apart
+    /// from flushes, and no fast path is taken.
     pub(super) closing: Cell<bool>,
     /// Whether another endpoint took over the open operations when this endpoint failed; none of them is lost.
     pub(crate) handed_over: Cell<bool>,
