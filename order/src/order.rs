@@ -95,7 +95,7 @@ impl Order {
         self.posted.get()
     }
 
-    /// Restores an earlier value of [`Order::posted`], because the operation noted since does not use its route.
+    /// Restores an earlier value of `posted`, because the operation noted since does not use its route.
     #[inline]
     pub fn restore_posted(&self, before: u64) {
         self.posted.set(before);

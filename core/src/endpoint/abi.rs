@@ -6,8 +6,8 @@
 //! on remote memory hold their key.
 //!
 //! *The key belongs to the endpoint.* An `ImportedKey`, like the fast path, consists of values that were imported together. Their
-//! `KeyInner` removes a key from its lanes before it releases the key, once, and not while a pointer leads to memory mapped through
-//! the key.
+//! `KeyInner` releases a key once, and not while a pointer leads to memory mapped through the key. It posts nothing with the key
+//! after that.
 //!
 //! *The memory remains valid.* An operation that may use memory after the call is in the operation table with that memory
 //! (`LocalBuffer`) before it is posted. If the operation ends before the provider has reported its end, the memory is in `op::held`
@@ -58,7 +58,7 @@ impl ImportedKey {
         Ok(unsafe { Span::new(base, len) })
     }
 
-    /// Releases a key of its endpoint. The caller has removed the key from its key object before.
+    /// Releases a key of its endpoint. The caller posts nothing with the key any more.
     pub(super) fn let_go(self) {
         // SAFETY: see the module documentation.
         unsafe { self.raw.drop_key(self.key) }

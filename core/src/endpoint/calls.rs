@@ -1,5 +1,5 @@
-//! The interface of a worker to its endpoints, apart from the state that they share: two traits. No fast path of an operation calls
-//! them.
+//! The interface of a worker to its endpoints, apart from the state that they share: two traits. The fast path of an operation
+//! calls them at most to ask for further lanes.
 
 use super::inner::EndpointState;
 use super::queued::{SharedCopy, Waiting};

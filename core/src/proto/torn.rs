@@ -7,8 +7,8 @@ use super::Origin;
 use super::emulate::Target;
 use crate::sys::Refusal;
 
-/// The maximum numbers of entries per sender and connection, and in total. If the former is reached, the oldest entry of that
-/// connection is dropped, otherwise the oldest of all.
+/// The maximum numbers of entries per sender and connection, and in total. If the first is reached, the oldest entry of that
+/// connection is dropped; if only the second is reached, the oldest of all.
 const MOST_OF_ONE: usize = 8;
 const MOST: usize = 4096;
 
