@@ -36,8 +36,8 @@ impl Endpoint {
     /// If the put fails, the peer is not notified. If an earlier put fails while this operation waits for it, this operation may
     /// fail as well. If the connection is lost meanwhile, the application cannot determine whether the peer was notified.
     ///
-    /// There is no order between notifications, nor between notifications and messages. Each notification only states that the puts
-    /// before it have arrived.
+    /// There is no order between notifications, nor between notifications and messages. Each notification only states that its own
+    /// put and the puts before it have arrived.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
