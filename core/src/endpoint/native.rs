@@ -121,7 +121,7 @@ impl EndpointState {
     }
 
     /// Posts the bytes of an operation that the provider accepts: in one provider operation, or piece by piece if the operation is
-    /// too long.
+    /// too long or has too many pieces.
     fn post_native(&self, op: &mut NativeOp, native: &ImportedKey) -> Result<bool, Failed> {
         let most = native.most(op.put);
         let next = |op: &NativeOp| {

@@ -29,9 +29,9 @@ impl Endpoint {
     /// this put are in the peer's memory. So are the bytes of every earlier put on this endpoint that has not failed. If the range
     /// is empty, the call only notifies, and the target need not check the key.
     ///
-    /// The operation is complete when the bytes are visible at the target and the notification has been sent. Like a message that
-    /// returned `Done`, the notification reaches a peer that is alive and makes progress, even if this endpoint is dropped or its
-    /// worker closed. Completion does not mean that the handler has run.
+    /// The operation is complete when the bytes are visible at the target and the notification has been sent. Unless the connection
+    /// fails, the notification then reaches a peer that makes progress, even if this endpoint is dropped or its worker closed.
+    /// Completion does not mean that the handler has run.
     ///
     /// If the put fails, the peer is not notified. If an earlier put fails while this operation waits for it, this operation may
     /// fail as well. If the connection is lost meanwhile, the application cannot determine whether the peer was notified.
