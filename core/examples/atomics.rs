@@ -1,8 +1,8 @@
-//! All kinds of atomics, by all ranks concurrently on the same words of rank 0: no update is lost.
+//! Every operation of the atomics, by all ranks concurrently on the same words of rank 0: no update is lost.
 //!
 //! `tieline run -n 4 -- target/release/examples/atomics`
 //!
-//! With `TIELINE_ATOMICS=device` a network adapter executes them, if there is one.
+//! With `TIELINE_ATOMICS=device` a network adapter executes them, if one supports atomics.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Connections whose few datagrams the application carries, in this example over its own UDP sockets. Rank 0 greets the other
+//! Connections whose wire-up datagrams the application carries, in this example over its own UDP sockets. Rank 0 greets the other
 //! ranks.
 //!
 //! `TIELINE_PROVIDERS=tcp TIELINE_CONNECT=oob tieline run -n 2 -- target/release/examples/carried`

@@ -31,7 +31,7 @@ fn main() -> Result<(), Error> {
     }
     let expected = increments * job.size() as u64;
     if job.rank() == 0 {
-        // The progress of the barrier serves the first contact of the other ranks.
+        // This wait makes progress, which serves the first contact of the other ranks.
         let count = memory.atomic_u64(0)?;
         let _ = worker.wait_until(|| count.load(SeqCst) >= expected, None)?;
         println!(

@@ -1,9 +1,9 @@
 //! The cost of an operation in instructions. The program runs under callgrind, which counts instructions independently of the
 //! machine's load. `cargo xtask instructions` runs the program and compares the results.
 //!
-//! `instructions list` names the cases. `instructions CASE N` executes a case N times, and `valgrind --tool=callgrind
-//! --toggle-collect='*measured_CASE*'` counts it. A case that is listed as `CASE/16` is executed once for every 16 of N, because one
-//! execution is long.
+//! `instructions list` names the cases. `instructions CASE N` executes a case N times (N is rounded down to a multiple of 16), and
+//! `valgrind --tool=callgrind --toggle-collect='*measured_CASE*'` counts it. A case that is listed as `CASE/16` is executed once
+//! for every 16 of N, because one execution is long.
 //!
 //! | case | what is counted |
 //! |---|---|

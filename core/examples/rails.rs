@@ -1,5 +1,5 @@
-//! Large puts and gets from rank 0 to rank 1, each checked. The program shows the throughput of several devices of a host, and the
-//! effect of losing one.
+//! Large puts by rank 0 into rank 1's memory, and gets that check them. The program shows the devices in use, the number of rounds,
+//! and the effect of losing a device.
 //!
 //! Two ranks on one host: `tieline run -n 2 -- target/release/examples/rails`. Two hosts for ten seconds, with `TIELINE_RANK=1` on
 //! the other host:
@@ -8,8 +8,8 @@
 //!
 //! `rails 10 1` continues until it has survived one failure, however long the detection takes.
 //!
-//! The program prints the reason of a failed operation and repeats the operation. If the endpoint itself has failed, so that the
-//! delivery of messages is unknown, the two ranks connect again.
+//! The program prints the reason of a failed round and repeats the round, unless the data is damaged or more than 100 rounds have
+//! failed. If the endpoint itself has failed, so that the delivery of messages is unknown, the two ranks connect again.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -48,7 +48,8 @@ struct Way {
     key: RemoteKey,
 }
 
-/// Connects to the peer. Waits until all devices are connected if `all` is set, otherwise until one is.
+/// Connects to the peer. Waits until all devices are connected if `all` is set, otherwise until one is, but not longer than the
+/// endpoint is usable.
 fn connect(worker: &Worker, (address, key): (&[u8], &[u8]), all: bool) -> Result<Way, Error> {
     let endpoint = worker.connect(address)?;
     let key = endpoint.import_key(key)?;

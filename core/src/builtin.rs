@@ -1,4 +1,5 @@
-//! The providers that are linked into the library or the program, and the variables of the library's own.
+//! The providers that are linked into the library or the program, the variables of the library's own, and the texts about the
+//! configuration.
 
 use tieline_config::{Declared, ValueView};
 use tieline_host::Builtin;
@@ -7,8 +8,8 @@ use tieline_plugin_api::process::Kept;
 
 static LINKED: Kept<Builtin> = Kept::new();
 
-/// Adds a linked provider to every context that this process opens after this call. Linked providers are listed after those from
-/// files. Instruction-counting programs use it for simulated devices.
+/// Adds a linked provider, unless one of that name was added before, to every context that this process opens after this call.
+/// Linked providers are listed after those from files. Instruction-counting programs use it for simulated devices.
 #[doc(hidden)]
 pub fn link_provider(name: &'static str, version: &'static str, entry: EntryFn) {
     if !LINKED.iter().any(|known| known.name == name) {
@@ -46,7 +47,7 @@ fn library_providers() -> Vec<Builtin> {
     Vec::new()
 }
 
-/// Returns the text of `docs/configuration.md`: every variable of the core and of the linked providers. The variables of other
+/// Returns the text of `docs/configuration.md`: every variable of the core and of the built-in providers. The variables of other
 /// providers follow if they are among `loaded` (`Report::config` has them). The settings of this process have no influence.
 #[must_use]
 pub fn configuration_markdown(loaded: &[ValueView]) -> String {

@@ -16,8 +16,8 @@ pub enum Outcome {
     /// The operation is complete.
     Done(u64),
     /// The operation completes later. Dropping the request does not cancel the operation ([`Worker::cancel`](crate::Worker::cancel)
-    /// does). If it then fails, the endpoint's next flush reports the failure, unless the operation is
-    /// [tracked](crate::Worker::track) or [counted](crate::Worker::count).
+    /// does). If it then fails, a flush of the endpoint reports the failure, unless the operation was canceled, requested a key by
+    /// its handle, or is [tracked](crate::Worker::track) or [counted](crate::Worker::count).
     Pending(Request),
 }
 

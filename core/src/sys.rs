@@ -1,4 +1,4 @@
-//! The few system calls of the core, each behind a safe function.
+//! System calls of the core and the memory that peers access, behind safe functions wherever possible.
 
 #![allow(unsafe_code)]
 
@@ -58,7 +58,7 @@ impl Poller {
         if result < 0 { Err(last_error("watching a descriptor (epoll_ctl)")) } else { Ok(()) }
     }
 
-    /// Stops watching a descriptor. A closed descriptor is not watched, so it need not be removed.
+    /// Stops watching a descriptor. A descriptor that was closed, with all its duplicates, need not be removed.
     pub(crate) fn remove(&self, fd: RawFd) {
         // SAFETY: deleting needs no event record.
         let _ = unsafe {
@@ -80,7 +80,7 @@ impl Poller {
         fds.iter().for_each(|fd| self.remove(*fd));
     }
 
-    /// Sleeps until a descriptor is readable; `false` after the timeout. A signal ends the sleep early.
+    /// Sleeps until a descriptor is readable; `false` after the timeout. A signal ends the sleep early, with `true`.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let mut polled =
             libc::pollfd { fd: self.epoll.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -176,7 +176,7 @@ impl Wakeup {
         let _ = unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    /// Returns the number of wake-ups since the last call. Afterwards the descriptor is not readable.
+    /// Returns the number of wake-ups since the last call. Afterwards the descriptor is not readable until the next wake-up.
     pub(crate) fn take(&self) -> u64 {
         let mut count = 0u64;
         // SAFETY: eight bytes are writable; the descriptor does not block.
@@ -240,7 +240,7 @@ pub(crate) fn limits() -> Limits {
 
 /// Returns the number of processors on which the calling thread may run.
 pub(crate) fn processors_allowed() -> Option<usize> {
-    // The mask has bits for more processors than any kernel supports.
+    // The mask has bits for 16,384 processors.
     let mut mask = [0u64; 256];
     // SAFETY: the pointer and the size name the local mask; pid 0 is the calling thread.
     let read = unsafe { libc::sched_getaffinity(0, size_of_val(&mask), mask.as_mut_ptr().cast()) };

@@ -1,5 +1,5 @@
-//! Tests of the end of a worker, over every transport of one host: operations that returned `Done` arrive, and so do those that
-//! were pending at the close.
+//! Tests of the end of a worker, over the available transports of one host: operations that returned `Done` arrive, and so do those
+//! that were pending at the close.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tieline::{Context, ContextBuilder, Endpoint, Outcome, Status, Worker};
 use tieline_testing::{Wait, built};
 
-/// Returns the transports by name, and the settings under which each is the only one.
+/// Returns the available transports by name, and the settings under which each is the only one.
 fn transports() -> Vec<(&'static str, Vec<(&'static str, String)>)> {
     let mut all = vec![("shm", vec![("TIELINE_PROVIDERS", "shm,shm-cma".to_string())])];
     match built::folder(&built::TCP) {
@@ -195,7 +195,7 @@ fn messages_undelivered_at_close_timeout_are_reported() {
     }
 }
 
-/// The dropped worker waits until a limit for a peer that receives nothing.
+/// The dropped worker waits for a peer that receives nothing, but only up to a time limit.
 #[test]
 fn a_worker_that_is_dropped_does_not_wait_for_a_peer_that_reads_nothing() {
     for (name, settings) in &transports() {

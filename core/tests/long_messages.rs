@@ -1,4 +1,5 @@
-//! Tests of messages longer than their lane carries inline, and of transient registrations, over every transport of one host.
+//! Tests of messages longer than their lane carries eagerly, and of transient registrations, over the available transports of one
+//! host.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +11,7 @@ use tieline::{
 };
 use tieline_testing::built;
 
-/// Returns the transports by name, and the settings under which each is the only one.
+/// Returns the available transports by name, and the settings under which each is the only one.
 fn transports() -> Vec<(&'static str, Vec<(&'static str, String)>)> {
     let mut all = vec![
         ("shm and shm-cma", vec![("TIELINE_PROVIDERS", "shm,shm-cma".to_string())]),

@@ -63,7 +63,7 @@ fn limits_are_those_that_calls_keep() {
     assert_eq!(limits.max_message, pair.endpoint.max_message().unwrap());
     assert!(0 < limits.max_short && limits.max_short <= limits.max_message);
     assert_eq!(limits.max_queued_bytes, 64 << 10);
-    // A message up to the limit is inline, and one above it is a rendezvous message.
+    // A message up to the limit is eager, and one above it is a rendezvous message.
     let _ = pair.endpoint.send(ID, 0, &vec![1; limits.max_message]).unwrap();
     assert_eq!(pair.endpoint.counters().announced, 0);
     pair.until(|| pair.sender.pending() == 0);

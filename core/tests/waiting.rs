@@ -205,7 +205,7 @@ fn a_word_of_own_memory_is_waited_for_by_value_whoever_writes_it() {
     other.join().unwrap();
 }
 
-/// Returns the transports of one host, and the settings under which each is the only one.
+/// Returns the available transports of one host, and the settings under which each is the only one.
 fn transports() -> Vec<Vec<(&'static str, String)>> {
     let only = |providers: &str| ("TIELINE_PROVIDERS", providers.to_string());
     let mut all = vec![vec![only("shm")], vec![only("shm,shm-cma")]];

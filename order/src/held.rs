@@ -1,11 +1,12 @@
 //! Memory of operations that have ended for the caller while a provider may still access it.
 //!
-//! Such an operation has lost its endpoint (failed or dropped) or the interface to which it was posted, or the provider reported
-//! that its outcome is unknown.
+//! Such an operation has lost its endpoint (failed or dropped), its circuit or the interface to which it was posted, or the
+//! provider reported that its outcome is unknown.
 //!
 //! The memory is released when the provider reports the outcome of the operation. The memory is also released when every endpoint
-//! and circuit that the operation may have used is closed, because the ABI forbids any access by the provider after that. If the
-//! outcome is unknown, only closing releases the memory.
+//! and circuit that the operation may have used is closed: the ABI forbids any access by the provider after that. If the outcome is
+//! unknown, the provider reports nothing more. If the provider failed, neither event releases the memory, which stays until this
+//! table is dropped.
 
 use super::Id;
 
@@ -15,7 +16,7 @@ pub(crate) fn narrow(interface: usize) -> usize {
     interface.min(254)
 }
 
-/// An operation that has ended for its caller, but not for the provider.
+/// An operation that has ended for its caller and whose memory a provider may still access.
 pub struct Unfinished<B> {
     pub(crate) id: Id,
     /// The interface to which the operation was posted.
@@ -61,13 +62,13 @@ impl<B> Default for Held<B> {
 }
 
 impl<B> Held<B> {
-    /// Keeps the memory of `op` until everything in `through` is closed.
+    /// Keeps the memory of `op` until the provider reports its outcome or everything in `through` is closed.
     pub fn keep(&mut self, op: Unfinished<B>, through: Vec<Through>) {
         self.all.push((op, through));
     }
 
-    /// Handles the failure of the provider of this interface. From this call on, closing an endpoint does not prove that the memory
-    /// is unused.
+    /// Handles the failure of the provider of this interface. Closing an endpoint does not release the memory of the operations
+    /// that were held for this interface before.
     pub fn broke(&mut self, interface: usize) {
         let posted_there = |op: &Unfinished<B>| op.interface == narrow(interface);
         for (_, through) in self.all.iter_mut().filter(|(op, _)| posted_there(op)) {

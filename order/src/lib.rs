@@ -2,15 +2,15 @@
 //!
 //! | part | purpose |
 //! |---|---|
-//! | [`Table`] | all open operations: their endpoints, the events for which they wait, and the memory that they use |
+//! | [`Table`] | the open operations, and ended ones whose result may be requested, with their endpoints and memory |
 //! | [`admission`] | the conditions under which an operation may be posted |
 //! | [`Order`] | the routes of an endpoint's operations, which decide whether a fence, a flush or a notification has to wait |
 //! | [`held`] | memory of operations that have ended for the caller while a provider may still access it |
 //! | [`slab`] | tables whose entries have numbers |
 //!
-//! Flush and fence query the table (see [`Table::start_flush`]). The table enforces the limit on the pending operations of an
-//! endpoint. An answer or a completion that matches no open operation is ignored. The table keeps an operation's local memory and
-//! never looks at it, so the type of that memory is a parameter.
+//! A flush is an operation of the table (see [`Table::start_flush`]). The table limits the open operations of an endpoint; parts
+//! and other internal operations may exceed the limit. An answer or a completion that matches no open operation changes nothing in
+//! the table. The table keeps an operation's local memory and does not look at it, so the type of that memory is a parameter.
 
 pub mod admission;
 pub mod held;

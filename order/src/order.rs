@@ -19,7 +19,7 @@ pub mod way {
         1 << rank.min(LAST_LANE)
     }
 
-    /// Returns the ranks of the lanes among these bits.
+    /// Returns the ranks of the lanes among these bits; [`LAST_LANE`] stands for itself and all higher ranks.
     pub fn lanes(bits: u64) -> impl Iterator<Item = usize> {
         (0..=LAST_LANE).filter(move |rank| bits & lane(*rank) != 0)
     }
@@ -28,13 +28,13 @@ pub mod way {
 /// The record of an endpoint's recently posted operations, and of the order that they must keep.
 #[derive(Debug, Default)]
 pub struct Order {
-    /// The routes used since the last time that no operation was pending.
+    /// The routes of the posted operations that the next fence has to take into account.
     posted: Cell<u64>,
-    /// The routes of operations before a weak fence. Later operations on another route must not overtake them.
+    /// The lane of the operations before a weak fence; 0: none. Later operations on another route must not overtake them.
     fenced: Cell<u64>,
-    /// The lanes with puts that complete locally.
+    /// The lanes with locally completed puts that no flush covers yet.
     local: Cell<u64>,
-    /// The lanes of such puts that a flush covers and has not flushed yet.
+    /// The lanes with locally completed puts that a flush covers and has not flushed yet.
     covered: Cell<u64>,
 }
 
@@ -95,7 +95,7 @@ impl Order {
         self.posted.get()
     }
 
-    /// Restores the routes that fences knew before an operation was declined on another route.
+    /// Restores an earlier value of `posted`, because the operation noted since does not use its route.
     #[inline]
     pub fn restore_posted(&self, before: u64) {
         self.posted.set(before);

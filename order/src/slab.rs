@@ -1,11 +1,12 @@
-//! A table whose entries have numbers. A number is reused only after 2^40 - 1 other entries.
+//! A table whose entries have numbers. A number is reused at the earliest by the entry that is inserted 2^40 - 1 entries later.
 //!
 //! ```text
 //! number = serial << 24 | place        serial: 1, 2, 3, ... for every entry that this table ever had
 //! ```
 //!
-//! Inserting and removing take constant time. Empty pages are freed, except one. A number fits 64 bits and is never 0. The number
-//! of a removed entry matches nothing, unless the same place gets the same serial 2^40 - 1 entries later.
+//! After its last value the serial begins again at 1. Inserting and removing take constant time on average. Empty pages are freed,
+//! except one. A number fits 64 bits and is never 0. The number of a removed entry matches nothing, unless the same place gets the
+//! same serial 2^40 - 1 entries later.
 
 use std::num::NonZeroU64;
 
@@ -90,30 +91,30 @@ impl<H: Copy + Default, C: Default> Page<H, C> {
 }
 
 thread_local! {
-    /// The number of table places that this thread has examined, in builds with debug assertions. Tests use the count as a measure
-    /// of an operation's cost that is independent of the machine.
+    /// The number of accesses to tables that this thread has counted, in builds with debug assertions. Tests use the count as a
+    /// measure of an operation's cost that is independent of the machine.
     pub static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Counts the examination of a place, in builds with debug assertions.
+/// Counts one access, in builds with debug assertions.
 #[inline(always)]
 pub fn look() {
     #[cfg(debug_assertions)]
     LOOKS.set(LOOKS.get() + 1);
 }
 
-/// A table whose entries have two parts: every use touches `H`; few uses touch `C`.
+/// A table whose entries have two parts: `H` for frequent use, and `C`, which few uses touch.
 #[derive(Default)]
 pub struct Slab<H, C = ()> {
     pages: Vec<Option<Page<H, C>>>,
-    /// The stack of pages with free places; the next entry uses the top page. A full or freed page stays in the stack until it is
-    /// the top.
+    /// The stack of pages with free places. The next entry uses the top page if that page has a free place. A full or freed page
+    /// stays in the stack until an insert finds it at the top.
     roomy: Vec<u32>,
     /// Whether `roomy` contains a page, for each page. `roomy` contains a page at most once.
     listed: Vec<bool>,
-    /// The indices of pages that were freed.
+    /// The indices of freed pages, without those that were made again.
     vacant: Vec<u32>,
-    /// The page that became empty last, which may be in use again.
+    /// The page that became empty last, which may contain entries again.
     spare: Option<usize>,
     serial: u64,
 }
@@ -139,7 +140,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         Id::from_raw(number)
     }
 
-    /// Inserts an entry into a page other than the top one.
+    /// Inserts an entry when the top page has no free place.
     #[cold]
     fn put_elsewhere(&mut self, serial: u64, hot: H) -> Option<u64> {
         let page = self.roomy_page()?;
@@ -182,12 +183,12 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         self.pages.get(place / PAGE)?.as_ref()?.slots.get(place % PAGE)
     }
 
-    /// Returns the entry with this number.
+    /// Returns the `H` part of the entry with this number.
     pub fn get(&self, id: Id) -> Option<&H> {
         self.slot(id.place()).filter(|slot| slot.number == id.raw()).map(|slot| &slot.hot)
     }
 
-    /// Returns the entry with this number, mutable.
+    /// Returns the `H` part of the entry with this number, mutable.
     pub fn get_mut(&mut self, id: Id) -> Option<&mut H> {
         look();
         let page = self.pages.get_mut(id.place() / PAGE)?.as_mut()?;
@@ -195,7 +196,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         (slot.number == id.raw()).then_some(&mut slot.hot)
     }
 
-    /// Returns the cold part of an entry.
+    /// Returns the `C` part of an entry.
     pub fn cold(&self, id: Id) -> Option<&C> {
         look();
         let page = self.pages.get(id.place() / PAGE)?.as_ref()?;
@@ -203,7 +204,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         (page.slots[at].number == id.raw()).then(|| &page.cold[at])
     }
 
-    /// Returns the cold part of an entry, mutable.
+    /// Returns the `C` part of an entry, mutable.
     pub fn cold_mut(&mut self, id: Id) -> Option<&mut C> {
         look();
         let page = self.pages.get_mut(id.place() / PAGE)?.as_mut()?;
@@ -211,7 +212,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         (page.slots[at].number == id.raw()).then(|| &mut page.cold[at])
     }
 
-    /// Returns the entry at a place, if there is one, mutable.
+    /// Returns the `H` part of the entry at a place, if there is one, mutable.
     #[inline(always)]
     pub fn at_mut(&mut self, place: usize) -> Option<&mut H> {
         look();
@@ -231,19 +232,19 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         slots.inspect(|_| look()).filter_map(|slot| Id::from_raw(slot.number))
     }
 
-    /// Removes an entry and returns its cold part.
+    /// Removes an entry and returns its `C` part.
     pub fn remove(&mut self, id: Id) -> Option<C> {
         let cold = std::mem::take(self.cold_mut(id)?);
         self.remove_hot(id);
         Some(cold)
     }
 
-    /// Removes an entry whose cold part is unchanged.
+    /// Removes an entry whose `C` part is unchanged.
     pub fn remove_hot(&mut self, id: Id) {
         let _ = self.remove_hot_if(id, |_| true);
     }
 
-    /// Removes an entry whose cold part is unchanged if `is` accepts it. Returns whether it was removed.
+    /// Removes an entry whose `C` part is unchanged if `is` accepts it. Returns whether it was removed.
     #[inline(always)]
     pub fn remove_hot_if(&mut self, id: Id, is: impl FnOnce(&H) -> bool) -> bool {
         look();
@@ -267,7 +268,8 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         true
     }
 
-    /// Handles a page that became empty: one empty page is kept, so that alternating inserts and removals cost no allocation.
+    /// Handles a page that became empty. One empty page is kept, so that alternating inserts and removals of one entry cost no
+    /// allocation.
     #[inline(never)] // keeps the common case (page not empty) small
     fn emptied(&mut self, number: usize) {
         let spare = self.spare.replace(number);

@@ -1,12 +1,14 @@
 //! The table of open operations.
 //!
-//! Every operation has an *owner*, the endpoint on which it was posted. The owner's list holds its operations in posting order. A
-//! flush is an operation too, and it is complete when it is the first one in the list. A flush therefore waits for every operation
-//! that completes later: a device's put, a copy shared with a peer, an emulated atomic, a queued message. No other mechanism is
-//! needed.
+//! An operation has an *owner*: the endpoint on which it was posted, or the endpoint that has taken it over. The owner's list holds
+//! its open operations in posting order, apart from rendezvous messages, which have a list of their own. A flush is an operation
+//! too. When the flush is the first one in the list, it is complete, or it flushes the lanes of locally completed puts
+//! (`flushes.rs`). A flush therefore waits for the operations before it that complete later: a device's put, a copy shared with a
+//! peer, an emulated atomic, a queued message.
 //!
-//! An operation ends once, by the event that its kind requires. A provider's completion ends only an operation posted to that
-//! interface. A peer's answer ends only an operation that requested one.
+//! An operation ends once: by the events that it requires, by a failure, by a cancellation or by its removal. A provider's
+//! completion counts only for an operation posted to that interface; interfaces from 254 on count as one. The core passes a peer's
+//! answer only to an operation that requested one ([`Table::asked`]).
 
 mod apart;
 mod ends;
@@ -32,10 +34,11 @@ use std::collections::VecDeque;
 struct Cold<B> {
     local_buffer: Option<B>,
     error: Option<Error>,
-    /// Whether the caller has canceled the operation and the provider has been asked to cancel it.
+    /// Whether the caller has canceled the operation, and the provider or the receiver of the rendezvous message has been asked to
+    /// cancel it.
     wanted_back: bool,
     /// The lanes that the operations covered by a flush may have used and that the flush has not asked itself. In an operation that
-    /// asks a lane, this field is that lane.
+    /// asks lanes, this field holds those lanes.
     lanes: u64,
     /// The operations that contain this one as a part, or that wait for it.
     then: Vec<Id>,
@@ -47,7 +50,7 @@ impl<B> Default for Cold<B> {
     }
 }
 
-/// An endpoint's operations.
+/// A list of operations: those of an endpoint, or the orphans.
 struct List {
     first: u32,
     last: u32,
@@ -56,7 +59,8 @@ struct List {
     late: Option<Error>,
     /// The last of the failed operations whose error may still be requested.
     untold: u32,
-    /// The operations that failed with a status and no text. `explain` adds the text if the provider supplies it later.
+    /// The first [`MOST_BARE`] operations that a provider has reported as failed, since the last call of `explain`. `explain` adds
+    /// the text that the provider supplies later.
     bare: Vec<Id>,
 }
 
@@ -66,7 +70,7 @@ impl Default for List {
     }
 }
 
-/// The maximum length of `bare` per endpoint.
+/// The maximum length of `bare`.
 const MOST_BARE: usize = 256;
 
 /// One event of an operation that has yet to be processed.
@@ -84,11 +88,12 @@ pub struct Table<B> {
     apart: Vec<List>,
     /// The operations of dropped endpoints that a provider still has.
     orphans: List,
-    /// The maximum number of open operations per endpoint.
+    /// The number of open operations of an endpoint at which the application's next operation is refused.
     limit: u32,
     open: usize,
     todo: Vec<Part>,
-    /// The flushes at the head of their list that must flush their lanes next, in any order.
+    /// The flushes at the head of their list that must flush their lanes next, and the watched transfers that have ended, in any
+    /// order.
     due: Vec<Id>,
     /// The tracked operations that have ended, in the order of their ends, until the application takes them.
     completed: VecDeque<Completed>,
@@ -102,7 +107,7 @@ pub struct Table<B> {
 }
 
 impl<B> Table<B> {
-    /// Makes a table in which each endpoint may have `limit` operations open.
+    /// Makes a table in which the application may have `limit` operations open per endpoint, and at least one.
     pub fn new(limit: usize) -> Table<B> {
         Table {
             slab: Slab::default(),
@@ -125,12 +130,12 @@ impl<B> Table<B> {
         self.open
     }
 
-    /// Returns the number of open operations of an endpoint.
+    /// Returns the number of open operations of an endpoint, without rendezvous messages.
     pub fn open_of(&self, owner: usize) -> usize {
         self.lists.get(owner).map_or(0, |list| list.open as usize)
     }
 
-    /// Returns the number of open operations of an endpoint, without parts of other operations.
+    /// Returns the number of open operations of an endpoint for which no other operation waits, without rendezvous messages.
     pub fn open_wholes(&self, owner: usize) -> usize {
         let whole = |id: &Id| self.slab.cold(*id).is_none_or(|cold| cold.then.is_empty());
         self.ids_of(owner, |_| true).iter().filter(|id| whole(id)).count()
@@ -148,7 +153,7 @@ impl<B> Table<B> {
         self.insert(owner, kind, flags)
     }
 
-    /// Opens an operation that the core posts for itself. The limit does not apply, since the operation that it serves is counted.
+    /// Opens an operation that the core posts for itself. The limit does not apply.
     pub fn open_inner(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
         self.insert(owner, kind, 0)
     }
@@ -158,7 +163,7 @@ impl<B> Table<B> {
         self.insert(owner, kind, DETACHED)
     }
 
-    /// Opens a part of another operation: `of` ends only after the part.
+    /// Opens a part of another operation: `of` waits for the part.
     pub fn open_part(&mut self, of: Id, owner: usize, kind: Kind) -> Result<Id, Status> {
         let id = self.insert(owner, kind, DETACHED)?;
         self.then(id, of);
@@ -182,7 +187,7 @@ impl<B> Table<B> {
         Ok(id)
     }
 
-    /// Returns the list of an existing endpoint, created for its first operation.
+    /// Returns the list of an endpoint, which is created if it does not exist.
     #[inline(always)] // inlined into the functions that open a put
     fn own_list(&mut self, owner: usize) -> &mut List {
         if self.lists.len() <= owner {
@@ -260,12 +265,12 @@ impl<B> Table<B> {
         self.slab.get_mut(id).filter(|hot| !hot.is(ENDED))
     }
 
-    /// Checks whether the operation has not ended.
+    /// Checks whether the table contains the operation and it has not ended.
     pub fn is_open(&self, id: Id) -> bool {
         self.slab.get(id).is_some_and(|hot| !hot.is(ENDED))
     }
 
-    /// Sets the memory that the operation reads or writes, which is kept until the operation ends.
+    /// Sets the memory that is kept with the operation until the operation ends.
     pub fn set_local_buffer(&mut self, id: Id, local_buffer: B) {
         if let Some(cold) = self.cold_mut(id) {
             cold.local_buffer = Some(local_buffer);
@@ -289,7 +294,7 @@ impl<B> Table<B> {
         }
     }
 
-    /// Makes `waits` end only after `of`.
+    /// Makes `waits` wait for `of`, if both are open.
     pub fn then(&mut self, of: Id, waits: Id) {
         let open = self.is_open(of);
         let Some(hot) = self.open_hot(waits).filter(|_| open) else { return };
@@ -304,7 +309,7 @@ impl<B> Table<B> {
         self.slab.get(id).filter(|hot| !hot.is(ENDED)).map_or(0, |hot| hot.parts)
     }
 
-    /// Returns the first error of an open operation or of the parts for which it waits.
+    /// Returns the first error that was recorded for an operation, or for the parts for which it waits.
     pub fn trouble(&mut self, id: Id) -> Option<Error> {
         self.cold_mut(id)?.error.clone()
     }
@@ -315,13 +320,13 @@ impl<B> Table<B> {
         Some(apart::home(hot.owner()) as usize)
     }
 
-    /// Returns the owner and the kind of an open operation that only a peer's answer ends; `None` for all others.
+    /// Returns the owner and the kind of an open operation that waits for a peer's answer; `None` for all others.
     pub fn asked(&self, id: Id) -> Option<(usize, Kind)> {
         let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED) && hot.kind().is_asked())?;
         Some((apart::home(hot.owner()) as usize, hot.kind()))
     }
 
-    /// Returns the destination of an emulated get.
+    /// Returns the destination of an open emulated get.
     pub fn buffer_of_get(&mut self, id: Id) -> Option<&mut B> {
         let _ = self.asked(id).filter(|(_, kind)| *kind == Kind::Get)?;
         self.cold_mut(id)?.local_buffer.as_mut()
@@ -346,7 +351,7 @@ impl<B> Table<B> {
         hot.kind_and_flags &= !POSTED;
         let canceled = result.as_ref().is_err_and(|error| error.status() == Status::Canceled);
         if canceled && self.cold_mut(id).is_some_and(|cold| cold.wanted_back) {
-            // The caller asked for the cancellation, so the failure is not reported again.
+            // The caller asked for the cancellation, so no flush reports it.
             if let Some(hot) = self.slab.get_mut(id) {
                 hot.set(TOLD);
             }
@@ -401,7 +406,7 @@ impl<B> Table<B> {
         let asks = hot.is_kind(Kind::Native) && lanes != 0;
         let unheard = then.is_empty() || asks && !then.iter().any(|id| self.is_asked_for(*id));
         // The error of a flush is reported to its waiter or to the operation that contains the flush, and not to later flushes as
-        // well.
+        // well. A fence's flush has neither.
         let heard = hot.is_kind(Kind::Flush) && !(hot.is(DETACHED) && unheard);
         let told = match &error {
             Some(error) if tells && !heard && !hot.is(TOLD) => {
@@ -436,7 +441,7 @@ impl<B> Table<B> {
         }
     }
 
-    /// Removes an operation that was not posted, without any report.
+    /// Removes an operation that no provider has, without any report.
     pub fn withdraw(&mut self, id: Id) {
         if let Some(cold) = self.cold_mut(id) {
             cold.error = None;

@@ -433,7 +433,7 @@ fn flush_of_dropped_endpoint_does_not_complete_orphans() {
     assert!(table.is_open(theirs));
 }
 
-/// Returns the number of table places examined during the life of a new endpoint.
+/// Returns the number of table accesses counted during the life of a new endpoint.
 fn cost_of_an_end(table: &mut Table, owner: usize) -> usize {
     let before = LOOKS.get();
     let (queued, native) = (table.open(owner, Kind::Send).unwrap(), posted(table, owner, 1));
@@ -444,7 +444,7 @@ fn cost_of_an_end(table: &mut Table, owner: usize) -> usize {
         assert!(table.result(id).is_some());
         table.forget(id);
     }
-    // Of three failures, one is reported, and two are requested after the endpoint and its successor are gone.
+    // One of three failures is reported, and two are requested after the endpoint and its successor are gone.
     let held = [failed(table, owner), failed(table, owner), failed(table, owner)];
     assert!(table.result(held[1]).is_some());
     table.inherit(owner, owner + 1);

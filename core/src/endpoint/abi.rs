@@ -1,16 +1,18 @@
-//! The unsafe calls of a provider's endpoint, which take memory or a key or close an object, and the reasons why they are sound.
+//! The unsafe calls of a provider's endpoint, which take memory or a key or close the provider's endpoint, and the reasons why they
+//! are sound.
 //!
-//! *The endpoint is open.* A lane is closed when its endpoint is dropped, a circuit when its last endpoint has released it. Keys
-//! and operations hold their endpoint.
+//! *The endpoint is open.* A lane that an endpoint owns is closed when the endpoint is dropped, or before it is added to the
+//! endpoint's lanes. A circuit is closed after its last endpoint has released it. Keys hold their endpoint, and queued operations
+//! on remote memory hold their key.
 //!
 //! *The key belongs to the endpoint.* An `ImportedKey`, like the fast path, consists of values that were imported together. Their
-//! `KeyInner` removes a key from its lanes before it releases the key, once, and not while a pointer leads to memory mapped through
-//! the key.
+//! `KeyInner` releases a key once, and not while a pointer leads to memory mapped through the key. It posts nothing with the key
+//! after that.
 //!
-//! *The memory remains valid.* An operation that may end later is in the operation table with its memory (`LocalBuffer`) before it
-//! is posted. After the operation's end the memory is in `op::held` until the provider has reported the operation's end, or is
-//! closed. An operation of a synchronous module is complete when the call returns, and so is the module's access to the bytes of a
-//! short put (`max_short_put`). The call borrows such memory (`RmaRecord`).
+//! *The memory remains valid.* An operation that may use memory after the call is in the operation table with that memory
+//! (`LocalBuffer`) before it is posted. If the operation ends before the provider has reported its end, the memory is in `op::held`
+//! until the provider reports it, or is closed. An operation of a synchronous module is complete when the call returns, and so is
+//! the module's access to the bytes of a short put (`max_short_put`). The call borrows such memory (`RmaRecord`).
 
 #![allow(unsafe_code)]
 
@@ -56,7 +58,7 @@ impl ImportedKey {
         Ok(unsafe { Span::new(base, len) })
     }
 
-    /// Releases a key of its endpoint. The caller has removed the key from its key object before.
+    /// Releases a key of its endpoint. The caller posts nothing with the key any more.
     pub(super) fn let_go(self) {
         // SAFETY: see the module documentation.
         unsafe { self.raw.drop_key(self.key) }
@@ -64,7 +66,8 @@ impl ImportedKey {
 }
 
 impl FastPath {
-    /// Posts a put that completes within the call, or whose bytes the provider consumes within the call.
+    /// Posts a put. If the put may complete later, its operation holds the memory, or the provider consumes the bytes within the
+    /// call.
     #[inline(always)]
     pub(super) fn put(&self, op: &RmaRecord<'_>) -> i32 {
         // SAFETY: see the module documentation; the record was made with this key.
@@ -78,7 +81,7 @@ impl FastPath {
         unsafe { self.raw.get().put_notify(op, word) }
     }
 
-    /// Posts a get that completes within the call.
+    /// Posts a get. If the get may complete later, its operation holds the memory.
     #[inline(always)]
     pub(super) fn get(&self, op: &RmaRecord<'_>) -> i32 {
         // SAFETY: the conditions are those of `put` above; the piece was checked to be inside a region, which is written without
@@ -86,7 +89,7 @@ impl FastPath {
         unsafe { self.raw.get().get(op) }
     }
 
-    /// Posts an atomic that completes within the call.
+    /// Posts an atomic to a module that completes atomics within the call.
     #[inline(always)]
     pub(super) fn atomic(&self, op: &Atomic) -> i32 {
         // SAFETY: the conditions are those of `put` above; the caller provides the place for the result.

@@ -31,7 +31,8 @@ impl EndpointState {
         self.order.admit(&asked, way)
     }
 
-    /// Makes all checks for an operation that did not take the fast path.
+    /// Makes the checks of [`Self::admit`], except that of the order, for an operation that did not take the fast path. Then asks
+    /// providers at intervals for better lanes.
     pub(super) fn prepare(
         &self,
         key: &RemoteKey,
@@ -82,15 +83,15 @@ impl EndpointState {
         Error::new(refused.status(), what, why, fix)
     }
 
-    /// Checks that local memory belongs to this worker's context. The fast path omits this check, because it completes within the
-    /// call and needs only the bytes of the region, which the caller's handle keeps. On other paths a provider, or a helping peer,
+    /// Checks that local memory belongs to this worker's context. The fast path of a lane that completes within the call omits this
+    /// check. It needs only the bytes of the region, which the caller's handle keeps. On other paths a provider, or a helping peer,
     /// would mistake the other context's registrations for those of this context.
     #[inline]
     fn owns(&self, local: &Region) -> bool {
         Arc::ptr_eq(&local.inner.memory, &self.shared.core.memory)
     }
 
-    /// Makes the same check with an error text.
+    /// Checks that local memory belongs to this worker's context, and makes the error text if it does not.
     pub(crate) fn check_local(&self, local: &Region) -> Result<(), Error> {
         match self.owns(local) {
             true => Ok(()),

@@ -1,9 +1,9 @@
-//! Messages of any length: a message too long for the message lane is sent as a rendezvous message (announced), and the receiver
-//! fetches its bytes.
+//! Messages of any length: a message too long for the message lane is sent as a rendezvous message (announced). The receiver
+//! fetches the bytes that it wants.
 //!
 //! The receiver gets a key of a region of exactly those bytes, for as long as the operation is open. The operation ends when the
-//! receiver reports that it has finished reading. If the endpoint ends before that report arrives, the memory is kept until no
-//! access by the receiver is possible any more.
+//! receiver reports that it has finished reading or refuses the message. If the endpoint ends before that report arrives, the
+//! operation ends and no longer holds the memory, even if the receiver is reading it.
 
 use super::queued::QueuedOp;
 use super::{EndpointState, MAX_MESSAGE_ID, State};
@@ -64,7 +64,7 @@ impl EndpointState {
         self.announce(id, header, &self.shared.core.memory.readable_copy(copy)?)
     }
 
-    /// Sends a whole region that has no other holders.
+    /// Sends the bytes of a whole region as a rendezvous message.
     fn announce(&self, id: u16, header: u64, region: &Region) -> Result<Outcome, Error> {
         let len = region.len();
         let key = region.packed_key()?;
@@ -144,9 +144,9 @@ impl EndpointState {
         self.message_now(id::EXITED, unsent, &NO_ANSWER) != Err(Status::Again)
     }
 
-    /// Withdraws all rendezvous messages before the endpoint ends, because their memory ends with it. Receivers that have not begun
-    /// to receive are notified, because on some devices a read of missing memory ends the connection. If the lane accepts no
-    /// message, receivers are not notified.
+    /// Asks the peer, before the endpoint ends, to drop the open rendezvous messages, because their memory ends with the endpoint.
+    /// On some devices a read of missing memory would end the connection. After the first request that the lane does not accept, no
+    /// further request is sent.
     pub(super) fn withdraw_all(&self) {
         if !self.is_alive() || !self.shared.same_process() {
             return;

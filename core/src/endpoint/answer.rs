@@ -48,7 +48,7 @@ impl EndpointState {
             };
             match self.pack_now(id::GET_DATA, token, GET_DATA_HEAD + n as usize, pack) {
                 Ok(()) => *sent += n,
-                // The region was deregistered while its answer was being sent, so the rest of the answer is an error.
+                // The region was deregistered before its answer was completely sent, so the rest of the answer is an error.
                 Err(status @ (Status::KeyRejected | Status::OutOfRange)) => {
                     return self.message_now(id::GET_DATA, token, &data_head(*sent, status as i32));
                 }

@@ -1,6 +1,7 @@
-//! Operations that complete within the call (inline), for the C library, which tries them before it prepares for a panic.
+//! Operations that complete within the call (inline). The C library tries them before it prepares for a panic. For an operation
+//! that did not complete, it then calls the function named `_further`.
 //!
-//! No function of this file runs code of the application. Cells are borrowed only where that cannot fail, and a provider's
+//! The functions named `_at_once` run no code of the application. They borrow cells only where that cannot fail, and a provider's
 //! functions do not unwind. For an operation that did not complete, [`Tried`] tells the caller where to continue.
 
 use super::record::{AtomicOp, Completion, Width, atomic_op_record, rma_op};
@@ -90,7 +91,6 @@ impl Endpoint {
         payload: &[u8],
     ) -> Result<Outcome, PostError> {
         match tried {
-            // The lane was not tried, because of the calling thread or because the caller wants the completion reported.
             Tried::NOT => self.send(id, header, payload),
             Tried(code) => self.inner.send_refused(code, id, header, payload),
         }

@@ -1,9 +1,10 @@
-//! Atomics that did not complete within the call: natively, by a device, or over messages.
+//! Atomics that did not take the fast path, or failed there: over a lane to the memory, or over messages.
 //!
 //! One executor does all atomics on a region, because the atomics of processors and of devices are not atomic with respect to each
 //! other. The region's key names the executor (`TIELINE_ATOMICS` of the region's owner). If processors execute, the requester uses
-//! shared memory if a module provides it, and otherwise sends the target a message. If a device executes, every peer posts to that
-//! device. Operations that the device does not support (some operations, 32 bits) use compare-and-swap on the 64-bit word.
+//! shared memory if a module provides it, and otherwise sends the target a message. If a device executes, every peer has to post to
+//! that device; a peer that cannot reach it gets an error. Operations that the device does not support (some operations, 32 bits)
+//! use its compare-and-swap on the 64-bit word, if it has that and the word is inside the region.
 
 use super::EndpointState;
 use super::key::{ImportedKey, KeyInner, RemoteKey};
@@ -19,7 +20,7 @@ use crate::{Error, PostError, Status};
 use std::rc::Rc;
 use tieline_plugin_api::atomic_op;
 
-/// Returns the offset of the 64-bit word that a device swaps for a 32-bit one, and the position of the 32 bits in that word.
+/// Returns the offset of the 64-bit word around an atomic's word, and the shift of the atomic's word in it.
 fn word_around(offset: u64, width: u32) -> (u64, u32) {
     let at = offset & !7;
     let inside = (offset - at) as u32;
@@ -69,8 +70,8 @@ impl ImportedKey {
 }
 
 impl KeyInner {
-    /// Returns the lane that executes this atomic natively. `None`: the target's processors execute the atomic, on request by a
-    /// message.
+    /// Returns the lane for this atomic: that of the device that the key names, or the best lane if it supports the atomic. `None`:
+    /// the device is not reached, or, if the key names none, the target executes the atomic on request by a message.
     fn native_atomic(&self, call: &AtomicCall, fetch: bool) -> Option<ImportedKey> {
         if self.record.device_atomics.is_some() {
             return self.device();
@@ -205,7 +206,8 @@ impl EndpointState {
         Ok(true)
     }
 
-    /// Runs one round of the loop: swaps the last value found for the operation's result.
+    /// Runs the compare-and-swap loop until the operation has ended, the provider has no room, or a result is pending. Each round
+    /// swaps the last value found for the operation's result.
     fn attempt_by_swap(&self, native: &ImportedKey, op: &mut NativeAtomic) -> Result<bool, Failed> {
         let (at, shift) = word_around(op.offset, op.call.width);
         let swap = |guess| -> Result<AtomicCall, Failed> {

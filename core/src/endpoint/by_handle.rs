@@ -1,14 +1,16 @@
-//! Keys by their handles, on the requester's side: the endpoint requests each key from its owner once and caches the key.
+//! Keys by their handles, on the requester's side: the endpoint requests a key that its cache lacks from the key's owner, and
+//! caches the key.
 //!
 //! Guarantees:
 //!
 //! * A handle is resolved by an internal message, which the peer's progress or its progress thread answers
-//!   (`mem/region/handle.rs`). After the answer has arrived, a lookup costs one table access.
-//! * The cache is bounded: 1,024 keys per endpoint, and the least recently used one is evicted. The cache is released with the
-//!   application's last handle of the endpoint, or when the endpoint ends.
+//!   (`mem/region/handle.rs`). The first lookup after the answer imports the key and accesses the table twice. Later lookups cost
+//!   one access, while the key is in the cache.
+//! * The cache is bounded: 1,024 keys per endpoint, and the least recently used one is evicted. An evicted key is requested again
+//!   at its next lookup. The cache is released with the last handle of the endpoint, or when the endpoint ends.
 //! * A cached key may be outdated, as any key may be. If the target, or its key table, refuses an operation of the endpoint as
-//!   `KeyRejected`, all keys in the cache are invalidated and requested again at their next use. The whole cache is invalidated,
-//!   because only some operations record the key that they used.
+//!   `KeyRejected`, all keys in the cache are invalidated. A key is requested again at its next lookup. The whole cache is
+//!   invalidated, because only some operations record the key that they used.
 //! * An answer is accepted only for an open request, only from the peer to which the request was sent, and only over the same
 //!   connection. The key in the answer must be the peer's own. The key is imported when the application requests it, rather than
 //!   when the answer arrives.
@@ -72,10 +74,10 @@ impl Endpoint {
     /// # Ok(()) }
     /// ```
     ///
-    /// An endpoint caches the keys of 1,024 handles. Beyond that, the least recently used key is evicted and requested again at its
-    /// next use. If an operation of this endpoint is refused as `KeyRejected`, because the region of a key was closed, all keys are
-    /// requested again. A request ends as `KeyRejected` if its handle is invalid or its region closed. A flush waits for an open
-    /// request but does not report its failure.
+    /// An endpoint caches the keys of at most 1,024 handles. Beyond that, the least recently used key is evicted and requested
+    /// again at its next use. If the target refuses an operation of this endpoint as `KeyRejected`, every cached key is requested
+    /// again at its next use. The region of a key may have been closed, for example. A request ends as `KeyRejected` if its handle
+    /// is invalid or its region closed. A flush waits for an open request but does not report its failure.
     ///
     /// # Errors
     /// [`PostError::Correct`] with `Unsupported` if the peer's version does not support handles. [`PostError::Retry`] while the
@@ -127,7 +129,7 @@ impl EndpointState {
         ))
     }
 
-    /// Returns the cached key of a handle.
+    /// Returns the cached key of a handle, and imports the key if that has not been done yet.
     fn known_key(self: &Rc<Self>, handle: u64) -> Option<RemoteKey> {
         self.forget_refused();
         let record = {
@@ -153,12 +155,12 @@ impl EndpointState {
     pub(crate) fn key_told(&self, handle: u64, bytes: &[u8]) -> Result<(), Error> {
         let record = self.key_of_peer(bytes)?;
         if !self.is_alive() || self.handles.count.get() == 0 {
-            // The cache has no request for this key any more.
+            // The endpoint has ended, or no handle is left that could look the key up.
             return Ok(());
         }
         self.forget_refused();
         let gone = self.known_keys.keys.borrow_mut().get_or_insert_default().keep(handle, record);
-        // The evicted key may have been used, so a provider has to release it.
+        // If the evicted key was imported, its drop may call providers.
         drop(gone);
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Canceling operations: an operation that has not begun is removed from the queue; for other operations the provider is called.
+//! Canceling operations: an operation that has not begun is removed from the queue; for an operation that a provider has, the
+//! provider is called. `announce.rs` withdraws rendezvous messages.
 
 use super::EndpointState;
 use super::queued::QueuedOp;
@@ -8,7 +9,7 @@ use crate::{Error, Status};
 
 impl QueuedOp {
     /// Checks whether this queue entry is operation `id` and has not begun, regardless of the lane for which it waits. A
-    /// notification is posted after its put, so the notification is never removed alone.
+    /// notification is posted after its put, so neither it nor a put with a notification is removed.
     fn could_be_left_out(&self, id: Id) -> bool {
         match self {
             QueuedOp::Forward { op: Some(op), .. } => op.could_be_left_out(id),
@@ -55,8 +56,8 @@ impl EndpointState {
         });
     }
 
-    /// Requests the cancellation of an operation from the provider of this interface, on every endpoint that the operation may have
-    /// used. `Invalid`: the provider does not have the operation any more.
+    /// Requests the cancellation of an operation from the provider of this interface, on the endpoints that the operation may have
+    /// used, until one of them has it. `Invalid`: the provider does not have the operation any more.
     pub(crate) fn ask_to_cancel(&self, id: Id, interface: usize) -> Result<(), Status> {
         let mut raws: Vec<_> = self.raws_over(interface).collect();
         for control in self.open_control().iter().chain(self.past_controls.borrow().iter()) {

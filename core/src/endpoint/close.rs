@@ -18,7 +18,8 @@ pub enum Close {
 }
 
 impl Endpoint {
-    /// Closes the endpoint, for all its clones. Later posts are refused as `Closed`.
+    /// Closes the endpoint, for all its clones. Later posts are refused as `Closed`. After [`Close::Flush`], further flushes of
+    /// puts, gets and atomics are still accepted.
     ///
     /// [`Close::Flush`]: the returned operation completes like a [`flush`](Endpoint::flush) of everything posted before. The
     /// endpoint may be dropped meanwhile: the worker keeps it until the flush has ended and the peer has received or refused the
@@ -27,10 +28,11 @@ impl Endpoint {
     /// [`Close::Cancel`]: all pending operations end with `Canceled`, and may have been executed or not. The result is `Done`.
     /// Rendezvous messages are withdrawn, even while a peer is receiving them (see [`Endpoint::send`]). Memory that a transport
     /// still accesses is kept until the transport has finished ([`Region::close`](crate::Region::close) reports that). Messages
-    /// that returned `Done` are still delivered. An endpoint closed with `Flush` can afterwards be closed with `Cancel`.
+    /// that returned `Done` are still delivered, unless the connection fails. An endpoint closed with `Flush` can afterwards be
+    /// closed with `Cancel`.
     ///
-    /// The connection stays for its other users, and so do the worker's answers to the peer. Lanes are closed when the last clone
-    /// and the last key are dropped.
+    /// The connection stays for its other users, and so do the worker's answers to the peer. Lanes that belong to the endpoint are
+    /// closed when the last clone and the last key are dropped.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {

@@ -1,4 +1,4 @@
-//! Puts and gets of one range that a module completes later, without a choice: one lane carries the whole range, the queue is
+//! Puts and gets of one range that a module completes later, without a choice. One lane carries the whole range, the queue is
 //! empty, and no better lane may be found.
 
 use super::EndpointState;

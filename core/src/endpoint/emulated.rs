@@ -1,4 +1,4 @@
-//! Puts and gets over messages, for memory that no provider of this pair can access.
+//! Puts and gets over messages, for memory that no lane of this endpoint reaches at present.
 
 use super::EndpointState;
 use super::post::Transfer;
@@ -22,7 +22,7 @@ impl EndpointState {
         self.emulate_over(&control, transfer, None)
     }
 
-    /// Posts the same over `control`, the endpoint that the messages use. `notify`: the notification word of a put.
+    /// Posts a put or get over messages of `control`. `notify`: the notification word of a put.
     pub(super) fn emulate_over(
         self: &Rc<Self>,
         control: &Rc<EndpointState>,
@@ -41,7 +41,7 @@ impl EndpointState {
         let op = if put {
             let answer = match completion {
                 Completion::Remote => request,
-                // The operation ends when its bytes are sent; the next flush reports the target's answer.
+                // The operation ends when its bytes are sent; flushes wait for the target's answer and report its failure.
                 Completion::Local => {
                     self.shared.ops.borrow_mut().open_late(control.index, Kind::Put)?
                 }
@@ -63,15 +63,15 @@ impl EndpointState {
     }
 
     /// Returns the endpoint that emulated operations use, after checking the fences; see [`EndpointState::may_go`]. The caller
-    /// opens the operation after this call. The endpoint is determined first, because connecting may call the application, whose
-    /// fences clear routes that are not open yet.
+    /// opens the operation after this call. The endpoint is determined first: connecting may call the application, whose fences
+    /// clear the recorded routes, including that of an operation that is not open yet.
     pub(super) fn emulating(self: &Rc<Self>) -> Result<Rc<EndpointState>, Error> {
         let control = self.emulates()?;
         let _ = self.may_go(way::EMULATED);
         Ok(control)
     }
 
-    /// Returns the endpoint that emulated operations use, for operations that no fence orders.
+    /// Returns the endpoint that emulated operations use, without checking the fences.
     pub(super) fn emulates(self: &Rc<Self>) -> Result<Rc<EndpointState>, Error> {
         if let Some(control) = self.control()? {
             // This call may be the first to find that the service worker is gone.
@@ -84,8 +84,8 @@ impl EndpointState {
         Ok(control)
     }
 
-    /// Emulates a queued operation by messages, because the connection over which the provider would have executed it could not be
-    /// formed. The operation keeps its place at the head of the queue, because later operations may wait for it.
+    /// Emulates the rest of a queued operation by messages, because no lane to the memory is left that has not declined it. If this
+    /// endpoint sends the messages, the operation stays at the head of the queue, because later operations may wait for it.
     pub(super) fn emulate_instead(&self, op: &NativeOp) -> Result<bool, Status> {
         if !self.may_leave(op.request, op.fenced, way::EMULATED) {
             return Ok(false);

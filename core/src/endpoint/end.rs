@@ -24,7 +24,7 @@ impl EndpointState {
         self.error.borrow().clone().unwrap_or_else(|| Error::from_status(Status::Closed))
     }
 
-    /// Makes the error, with text, for a status that a lane over this interface returned.
+    /// Makes the error for a status that a lane over this interface returned. An ended endpoint returns its own error instead.
     pub(crate) fn failure_over(&self, status: Status, interface: Option<usize>) -> Error {
         let path = || match interface {
             Some(interface) => self.shared.interfaces[interface].path.clone(),
@@ -50,7 +50,7 @@ impl EndpointState {
         }
     }
 
-    /// Builds the error for missing memory on one of the two sides: the copying module reports which side, and the address.
+    /// Builds the error for missing memory on one of the two sides, with the module's text, if there is one.
     #[cold]
     fn fault_over(&self, interface: Option<usize>) -> Error {
         let said = interface.map(|index| self.shared.interfaces[index].provider.last_error());
@@ -84,8 +84,8 @@ impl EndpointState {
     }
 
     /// Handles a lane's report that the peer's process is gone. If another lane carries messages, that lane reports the loss as
-    /// well, after all messages that the peer had sent, including answers. Therefore operations that wait for an answer continue,
-    /// and only this posted operation fails.
+    /// well, after all messages that the peer had sent, including answers. Therefore, if rendezvous messages wait for an answer,
+    /// only this posted operation fails. Otherwise the endpoint fails.
     #[cold]
     pub(super) fn peer_lost(&self, error: Error, interface: usize) -> Error {
         let messages = self.route.message().map(|pair| pair.interface);
@@ -104,7 +104,7 @@ impl EndpointState {
         self.failed(self.by_message_lane(status))
     }
 
-    /// Ends the endpoint: all pending operations complete with `error`.
+    /// Ends the endpoint: its pending operations complete with `error`, unless another endpoint takes them over.
     pub(crate) fn fail(&self, error: Error) {
         if matches!(self.state.get(), State::Failed | State::Closed) {
             // A lane of this endpoint may still be in use by its user.
@@ -208,7 +208,7 @@ impl EndpointState {
         self.retire_keys(interface, false);
     }
 
-    /// Ends the endpoint if its messages use this interface.
+    /// Ends the endpoint if its messages use this interface. An endpoint without an open message lane tries the next lane instead.
     pub(crate) fn lose_interface(&self, interface: usize, error: &Error) {
         let message = self.route.message().is_some_and(|pair| pair.interface == interface);
         if !message || !self.is_alive() {

@@ -8,7 +8,7 @@ use std::ffi::c_void;
 pub(super) struct FastPath {
     pub(super) raw: Cell<RawEndpoint>,
     pub(super) key: Cell<*mut c_void>,
-    /// The length below which puts and gets take the fast path; 0: none does.
+    /// The lengths below which puts and gets take the fast path; 0: none does.
     pub(super) put_below: Cell<usize>,
     pub(super) get_below: Cell<usize>,
     /// The length up to which puts use `short_put`; 0: none does.
@@ -17,8 +17,8 @@ pub(super) struct FastPath {
     pub(super) direct: [Cell<usize>; 2],
     pub(super) interface: Cell<usize>,
     pub(super) caps: Cell<u64>,
-    /// Whether a slower lane may still be found. The provider is asked for the slower lane at intervals, so that it is ready when
-    /// the present one ends.
+    /// Whether more lanes may still be found; while this path is open, these are slower ones. Providers are asked for them at
+    /// intervals, so that a slower lane is ready when the present one ends.
     pub(super) asks: Cell<bool>,
     /// The bit of the fast path's lane; see `order`.
     pub(super) way: Cell<u64>,

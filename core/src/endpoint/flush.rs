@@ -1,13 +1,14 @@
 //! Order and completion: flush, fence, and the operations that they cover.
 //!
-//! A **flush** covers the endpoint's operations that are in the operation table at the time of the call. These include those of the
-//! endpoint to the peer's service worker. The table contains all operations that complete later, but no puts that have completed
-//! locally. The lanes of those puts are flushed after every operation before the flush has ended; such an operation has been posted
-//! on some lane by that point.
+//! A **flush** covers the endpoint's operations that are in the operation table at the time of the call, except rendezvous messages
+//! that the transport has accepted. These include those of the endpoint to the peer's service worker. The table contains all
+//! operations that complete later, but no puts that have completed locally. The lanes of those puts are flushed after every
+//! operation before the flush has ended; such an operation has been posted on some lane by that point.
 //!
-//! A **fence** is weak if all operations in flight that the next operation could overtake are on a single lane. The core then
-//! requests that lane to keep the order, and no operation waits. A later operation that takes another route first makes the fence
-//! strong. A strong fence is a flush for which later operations wait in the queue. The endpoint's next flush reports its failure.
+//! A **fence** is weak if all operations in flight that the next operation could overtake are on a single lane, and that lane can
+//! keep the order. The core then requests the lane to keep the order, and no operation waits. A later operation that takes another
+//! route first makes the fence strong. A strong fence is a flush for which later operations wait in the queue. The endpoint's next
+//! flush reports its failure.
 
 use super::post::Posted;
 use super::queued::QueuedOp;
@@ -22,12 +23,14 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tieline_plugin_api::{OK, caps};
 
-/// The time for which the peer's own worker serves requests after its service worker could not be reached.
+/// The time for which the peer's own worker serves requests after its service worker could not be reached. A service worker that
+/// has ended is not tried again.
 const UNSERVED: Duration = Duration::from_secs(60);
 
 impl EndpointState {
-    /// Checks whether an operation may use these lanes. `false`: no lane alone can keep an earlier fence, so the operation has to
-    /// be queued after the fence. Open the operation after this call, because the fence waits for every operation that is open.
+    /// Checks whether an operation may use these lanes, and records them. An operation that could overtake a weak fence makes the
+    /// fence strong. `false`: the operation has to be queued after the fence. Open the operation after this call, because the fence
+    /// waits for every operation that is open.
     #[inline]
     pub(super) fn may_go(&self, ways: u64) -> bool {
         if !self.order.passes(ways) {
@@ -83,7 +86,8 @@ impl EndpointState {
         self.outcome(id)
     }
 
-    /// Checks whether an operation of this endpoint is pending.
+    /// Checks whether an operation of this endpoint, or of its endpoint to the service worker, is pending, apart from rendezvous
+    /// messages.
     pub(super) fn has_pending(&self) -> bool {
         let ops = self.shared.ops.borrow();
         let of_control = |control: Rc<EndpointState>| ops.open_of(control.index) > 0;
@@ -103,7 +107,7 @@ impl EndpointState {
         }
     }
 
-    /// Opens the operations for which a flush waits, in addition to its own place in the list.
+    /// Starts an opened flush: determines its lanes, and makes it wait for the operations to the peer's service worker.
     fn begin_flush(&self, id: Id, late: Option<Error>) {
         let covered = self.order.cover();
         // Queued operations may complete locally on any lane.
@@ -112,8 +116,8 @@ impl EndpointState {
         self.shared.with_ops(|ops| ops.start_flush(id, lanes, late));
     }
 
-    /// Starts the flush of these lanes, each of which completes when its operations are complete at the target. `true`: all flushes
-    /// have been started.
+    /// Starts the flush of these lanes, each of which completes when its operations are complete at the target. `true`: no lane
+    /// remains. `false`: a lane does not accept its flush at present, and `lanes` contains the lanes that remain.
     pub(super) fn flush_lanes(&self, request: Id, lanes: &mut u64) -> bool {
         for rank in way::lanes(*lanes) {
             let bit = way::lane(rank);
@@ -257,7 +261,7 @@ impl EndpointState {
         self.state.get() == State::Ready || self.order.local() != 0
     }
 
-    /// Makes all later operations wait until the earlier ones are complete.
+    /// Makes all later operations of this endpoint wait until the earlier ones are complete, apart from rendezvous messages.
     fn strong_fence(&self) {
         let opened = self.shared.ops.borrow_mut().open_late(self.index, Kind::Flush);
         self.order.clear();
@@ -384,7 +388,7 @@ impl EndpointState {
     }
 }
 
-/// Checks whether this error means that the service worker does not exist at the address any more.
+/// Checks whether this error means that the service worker has ended or cannot be reached.
 pub(super) fn ends_service(error: &Error) -> bool {
     matches!(error.status(), Status::Closed | Status::PeerFailed | Status::Unreachable)
 }
@@ -411,7 +415,8 @@ pub(crate) fn run_due(shared: &Shared, worker: &WorkerState) -> usize {
     }
 }
 
-/// Passes the result of a connection's flush on to these endpoints, if they have operations in flight on that connection.
+/// Passes the result of a connection's flush on to these endpoints, if they have locally completed operations on that connection
+/// that no flush has checked.
 pub(crate) fn ask_for<'a>(
     shared: &Shared,
     endpoints: impl Iterator<Item = &'a Rc<EndpointState>>,

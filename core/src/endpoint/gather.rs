@@ -6,7 +6,7 @@ use super::queued::{Failed, GatheredMessage};
 use crate::Status;
 
 impl EndpointState {
-    /// Sends a message of pieces: in place if its lane accepts this number of pieces in one call, otherwise packed.
+    /// Sends a message of pieces: in place if its lane gathers this length and this number of pieces in one call, otherwise packed.
     pub(crate) fn attempt_gather(&self, op: &GatheredMessage) -> Result<bool, Failed> {
         let &GatheredMessage { id, header, ref pieces, len, request } = op;
         // The message was queued for a lane with a larger limit.

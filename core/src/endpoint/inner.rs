@@ -1,6 +1,4 @@
-//! The state of an endpoint. The state refers to the endpoint's operations, keys and worker, and they refer to the state. The files
-//! that post, flush and end operations build on these four. The files of the four build only on those of records, order, rails and
-//! the route.
+//! The state of an endpoint. The state refers to the endpoint's operations, keys and worker, and they refer to the state.
 
 use super::counters::EndpointCounters;
 use super::key::{KeyInner, RemoteKey};
@@ -23,7 +21,8 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 use tieline_plugin_api::OK;
 
-/// The state of an endpoint. Only `Ready` takes the fast path.
+/// The state of an endpoint. Messages take their fast path only in `Ready`; puts, gets and atomics also in `New`, while nothing is
+/// queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Ready,
@@ -63,7 +62,7 @@ pub(super) enum Packing {
     Leaves,
 }
 
-/// The holders of an endpoint: handles of the application, and internal handles of operations and keys.
+/// The handles of an endpoint: those of the application, and the worker's internal ones. Keys hold the endpoint without a handle.
 #[derive(Default)]
 pub(super) struct Handles {
     pub(super) count: Cell<u32>,
@@ -107,22 +106,23 @@ pub(crate) struct EndpointState {
     pub(super) returned: RefCell<Vec<QueuedOp>>,
     pub(super) queue: RefCell<VecDeque<QueuedOp>>,
     pub(super) queued_bytes: Cell<usize>,
-    /// The number of bytes copied for rendezvous messages.
+    /// The number of bytes that copies for open rendezvous messages occupy.
     pub(super) announced_bytes: Arc<AtomicUsize>,
-    /// The answers to the peer's requests, which are sent before the endpoint's own operations.
+    /// The answers to the peer's requests, which progress sends before the endpoint's queued operations.
     pub(super) answers: RefCell<VecDeque<Waiting>>,
     pub(crate) busy: Cell<bool>,
     pub(super) error: RefCell<Option<Error>>,
     /// The endpoint to the peer's service worker, if the peer has one.
     pub(super) control: RefCell<Option<Rc<EndpointState>>>,
-    /// The index of the endpoint that uses this endpoint to a service worker, while the user exists.
+    /// The index of the endpoint that uses this endpoint to a service worker. After the user is dropped, the index may belong to
+    /// another endpoint.
     pub(super) user: Cell<Option<usize>>,
     /// The time since which the service worker is unreachable and the peer's own worker serves instead.
     pub(super) unserved: Cell<Option<Instant>>,
     /// Whether the worker is closing and checks for further sends; see `watch_for_more`.
     pub(super) watched: Cell<bool>,
-    /// Whether the application has closed the endpoint after the operations posted before. A closed endpoint accepts no posts, and
-    /// no fast path is taken.
+    /// Whether the application has closed the endpoint after the operations posted before. A closed endpoint accepts no posts apart
+    /// from flushes, and no fast path is taken.
     pub(super) closing: Cell<bool>,
     /// Whether another endpoint took over the open operations when this endpoint failed; none of them is lost.
     pub(crate) handed_over: Cell<bool>,
@@ -201,7 +201,7 @@ impl EndpointState {
         }
     }
 
-    /// Returns the state in which the endpoint may send immediately.
+    /// Returns the state of an endpoint with an open message lane and an empty queue.
     pub(super) fn ready(&self) -> State {
         if self.closing.get() { State::Queueing } else { State::Ready }
     }
@@ -215,7 +215,7 @@ impl EndpointState {
         }
     }
 
-    /// Opens an operation of this endpoint. `Again`: the endpoint already has its maximum number of operations.
+    /// Opens an operation of this endpoint. `Again`: the endpoint already has its maximum number of open operations.
     pub(crate) fn open(&self, kind: Kind) -> Result<Id, Status> {
         self.shared.ops.borrow_mut().open(self.index, kind)
     }
@@ -242,7 +242,7 @@ impl EndpointState {
         self.message.get().am_packed(u32::from(id), header, max, &mut pack).map(|_| ())
     }
 
-    /// Returns the length of the longest message.
+    /// Returns the length of the longest eager message.
     pub(super) fn most(&self) -> usize {
         self.max_packed.get().max(self.max_short.get())
     }
@@ -285,7 +285,7 @@ impl EndpointState {
         }
     }
 
-    /// Returns the open endpoint to the peer's service worker.
+    /// Returns the endpoint to the peer's service worker, if one was made; it may have failed.
     pub(super) fn open_control(&self) -> Option<Rc<EndpointState>> {
         self.control.borrow().clone()
     }

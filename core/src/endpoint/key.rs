@@ -28,7 +28,7 @@ pub(crate) struct ImportedKey {
     /// The lane's rank among the lanes to the peer's memory.
     pub(super) rank: usize,
     pub(super) caps: u64,
-    /// Whether operations complete within the call, so that no request is needed.
+    /// Whether the module completes operations within the call.
     pub(super) synchronous: bool,
     /// Whether no better lane can be found any more.
     pub(super) settled: bool,
@@ -77,8 +77,8 @@ fn short_puts(native: ImportedKey) -> usize {
 }
 
 impl FastPath {
-    /// Opens the fast path over `native`, or closes it. `small`: some puts and gets use messages instead, so the fast path is
-    /// limited to short transfers, because it gains little for longer ones.
+    /// Opens the fast path over `native`, or closes it. `small`: some puts and gets use messages instead. Then puts and gets do not
+    /// complete on the fast path within the call; those that complete later check each length.
     fn set(&self, native: Option<ImportedKey>, small: bool, assist_size: usize) {
         let native = native.filter(|native| native.settled);
         let posts = native.filter(|native| !native.synchronous && !small);
@@ -126,7 +126,7 @@ pub(crate) struct KeyInner {
     pub(super) small: Cell<usize>,
     /// The imported provider keys, with their interfaces.
     pub(super) imported: RefCell<Vec<ImportedKey>>,
-    /// The ranks of lanes whose provider asked for a retry.
+    /// The ranks of lanes that are being formed, or whose provider asked for a retry.
     pub(super) unresolved: RefCell<Vec<usize>>,
     /// The number of pointers. Keys of lanes out of use stay mapped until the last pointer is dropped.
     pub(super) pointers: Cell<usize>,
@@ -135,7 +135,7 @@ pub(crate) struct KeyInner {
     pub(crate) in_parts: Cell<bool>,
     /// Whether this side alone copies transfers with this key.
     pub(crate) alone: Cell<bool>,
-    /// The number of operations until providers are asked again, and the number that preceded the last request.
+    /// The number of operations until providers are asked again, and the length of the present interval.
     ask_in: Cell<u32>,
     asked_after: Cell<u32>,
 }
@@ -151,7 +151,7 @@ pub struct RemoteKey {
 }
 
 impl RemoteKey {
-    /// Imports a key of the peer over every lane to its memory.
+    /// Imports a key of the peer over every lane to its memory that can be opened and accepts the key.
     pub(super) fn import(ep: &Rc<EndpointState>, record: KeyRecord) -> RemoteKey {
         let key = KeyInner {
             fast: FastPath::closed(),
@@ -222,7 +222,7 @@ impl RemoteKey {
         }
     }
 
-    /// Checks whether a provider may still find a better path. The application makes progress and checks again.
+    /// Checks whether a provider may still find another path, which may be better. The application makes progress and checks again.
     #[must_use]
     pub fn is_settling(&self) -> bool {
         self.inner.resolve();
@@ -231,7 +231,7 @@ impl RemoteKey {
 }
 
 impl KeyInner {
-    /// Asks providers again that had requested a retry.
+    /// Tries again the lanes that were being formed or whose provider had requested a retry.
     #[cold]
     pub(super) fn resolve(&self) {
         if !self.endpoint.shared.same_process() || self.unresolved.borrow().is_empty() {
@@ -484,7 +484,7 @@ impl KeyInner {
         Target { region: self.record.region, generation: self.record.generation, offset }
     }
 
-    /// Replaces a lane that failed for this pair of processes (the kernel refuses it from this time on) by the next best one.
+    /// Replaces a lane that failed, for this key, by the next best one.
     pub(super) fn downgrade(&self, native: &ImportedKey, status: Status) {
         let known = self.imported.borrow().iter().any(|n| n.rank == native.rank);
         self.imported.borrow_mut().retain(|n| n.rank != native.rank);

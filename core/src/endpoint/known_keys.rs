@@ -8,9 +8,9 @@ use std::collections::hash_map::Entry;
 /// The maximum number of keys in the cache of an endpoint.
 const MOST: usize = 1024;
 
-/// The cache of an endpoint; empty before the first handle is requested. `K`: an imported key.
+/// The cache of an endpoint; empty before the first key arrives. `K`: an imported key.
 pub(super) struct KnownKeys<K> {
-    /// Whether an operation was refused for its key since these keys were requested.
+    /// Whether an operation was refused for its key since the cache was last cleared.
     pub(super) refused: Cell<bool>,
     pub(super) keys: RefCell<Option<Box<Keys<K>>>>,
 }

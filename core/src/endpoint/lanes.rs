@@ -1,4 +1,5 @@
-//! The lanes of an endpoint: opened on first use, and released when their connection ends.
+//! The lanes of an endpoint: opened on first use, and replaced or released when they fail. The endpoint's own lanes are closed when
+//! it is dropped (`end.rs`).
 
 use super::{EndpointState, Lane, ModulePair, State};
 use crate::interface::LaneLimits;
@@ -42,9 +43,9 @@ impl EndpointState {
         self.take_message_lane(lane)
     }
 
-    /// Checks whether a small operation may be sent as a message now: the message lane is open, and the queue is empty. Otherwise
-    /// the lane is opened, and no operation waits for the lane. A failure to open the lane is reported once, and does not change
-    /// the choice of the message lane.
+    /// Checks whether a small operation may be sent as a message now: the message lane is open, and the queue is empty. An endpoint
+    /// that has not opened the lane opens it if nothing is queued; no operation waits for the lane. A failure to open the lane is
+    /// reported once, and does not change the choice of the message lane.
     pub(super) fn opened_for_small(&self) -> bool {
         match self.state.get() {
             State::Ready => return true,
@@ -95,13 +96,13 @@ impl EndpointState {
         keys.iter().for_each(|key| key.update_fast_path());
     }
 
-    /// Returns the length of the longest put or get that is sent as a message although this interface reaches the memory, which
-    /// takes a message and its answer; 0: none.
+    /// Returns the length of the longest put or get that is sent as a message although this interface reaches the memory; 0: none.
     pub(super) fn small(&self, interface: usize) -> usize {
         self.route.small(interface).min(self.max_packed.get().saturating_sub(PUT_NOTIFY_HEAD))
     }
 
-    /// Opens the message lane if it is not open. `false`: the lane is being formed. A failure to open it ends the endpoint.
+    /// Opens the message lane if it is not open. `false`: the lane is being formed, or its provider requires progress first. A
+    /// failure to open it ends the endpoint.
     pub(super) fn message_lane_opened(&self) -> Result<bool, Error> {
         if self.state.get() != State::New {
             return Ok(true);
@@ -167,7 +168,7 @@ impl EndpointState {
     }
 
     /// Returns the lane for puts, gets and atomics over an interface. If the interface needs the target's progress, the lane leads
-    /// to the peer's service worker, if the peer has one.
+    /// to the peer's service worker, if there is one that serves the interface.
     pub(crate) fn memory_lane(&self, pair: ModulePair) -> Result<Lane, Error> {
         if self.shared.interfaces[pair.interface].attr.caps & caps::PASSIVE_TARGET == 0 {
             if let Some(control) = self.control()? {

@@ -1,7 +1,7 @@
 //! Endpoints: messages, put, get and atomics to one peer.
 //!
-//! The first operation establishes the connection. Operations that the transport does not accept immediately are queued in order,
-//! up to `TIELINE_QUEUE_BYTES`. Beyond that limit, a call returns `Again`.
+//! The first use establishes the connection. Operations that the transport does not accept immediately are queued in order. If the
+//! pending operations and their copies reach `TIELINE_QUEUE_BYTES`, a call returns `Again`.
 
 mod abi;
 mod admit;
@@ -77,11 +77,11 @@ use std::rc::Rc;
 
 /// A route to one peer, for messages, puts, gets and atomics.
 ///
-/// An endpoint has one or more lanes: a lane is a module that carries messages, or puts, gets and atomics, to this peer.
+/// An endpoint opens lanes on first use: a lane is a module that carries messages, or puts, gets and atomics, to this peer.
 ///
-/// Clones share one endpoint, and its remote keys hold the endpoint as well. Dropping the last clone or key closes the endpoint.
-/// Messages that returned `Done` still arrive, and queued operations are sent first. Other pending operations end with `Canceled`,
-/// or complete normally without the endpoint if the connection stays.
+/// Clones share one endpoint, and its remote keys hold the endpoint as well. The endpoint is closed when the last of its clones and
+/// keys is dropped. Messages that returned `Done` still arrive, unless the connection fails, and queued operations are sent first.
+/// Other pending operations end with `Canceled`, or complete normally without the endpoint if the connection stays.
 ///
 /// # Calls, and when each is allowed
 ///
@@ -105,13 +105,13 @@ use std::rc::Rc;
 ///
 /// * `Done`: the operation is complete. For an eager message, the transport has accepted it.
 /// * `Pending`: the worker's progress completes it, and [`Worker::finish`](crate::Worker::finish) or
-///   [`Worker::test`](crate::Worker::test) returns the result. Dropping the request does not cancel the operation; the next flush
-///   then reports its failure.
+///   [`Worker::test`](crate::Worker::test) returns the result. Dropping the request does not cancel the operation; a flush then
+///   reports its failure.
 /// * `Again`: the limit of pending operations or of queued bytes is reached. Make progress and post again.
 /// * Any other error: the operation was not posted, except as [`PostError`] says. If the endpoint has ended,
 ///   [`error`](Endpoint::error) returns the reason.
 ///
-/// When an endpoint has ended, all pending operations end with its error, and new posts are refused with it. A new endpoint may
+/// When an endpoint has failed, all pending operations end with its error, and new posts are refused with it. A new endpoint may
 /// find another route to the peer.
 pub struct Endpoint {
     pub(crate) inner: Rc<EndpointState>,
@@ -123,7 +123,7 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// The number of attempts to send a message before it is copied into the queue: about the time in which a receiver that polls
+/// The number of attempts of a slow send before the message is copied into the queue: about the time in which a receiver that polls
 /// receives one.
 const RETRIES: usize = 64;
 /// The number of queued operations that one slow send tries to post first.
@@ -158,8 +158,8 @@ impl Endpoint {
     /// [`PostError::Retry`] if the queue is full, or if copies of long messages occupy `TIELINE_QUEUE_BYTES`: make progress and
     /// send again. While the endpoint holds no other copy, a long message may have any length. [`PostError::Correct`] for an id of
     /// the library's range. The same variant is returned for a long message if the peer's version does not support rendezvous
-    /// messages, or if the announcement does not fit into a message of the lane. [`PostError::Release`] if no memory can be
-    /// registered. [`PostError::Reconnect`] with the reason if the endpoint has ended.
+    /// messages, or if the RTS is too long for the lane. [`PostError::Release`] if no memory can be registered.
+    /// [`PostError::Reconnect`] with the reason if the endpoint has ended.
     #[inline]
     pub fn send(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, PostError> {
         match self.send_at_once(id, header, payload) {
@@ -171,7 +171,7 @@ impl Endpoint {
 
     /// Sends a message that `pack` writes directly into the transport's buffer. `pack` gets a buffer of `max_len` bytes and returns
     /// the number of bytes that it wrote. If the transport does not accept the message immediately, `pack` writes into a buffer of
-    /// the library, and the message is queued.
+    /// the library, and the message is queued. If the queue is full, `pack` is not called.
     ///
     /// # Errors
     /// The errors of [`Endpoint::send`]. [`PostError::Correct`] also if `max_len` exceeds [`Endpoint::max_message`], or if `pack`
@@ -278,9 +278,9 @@ impl Endpoint {
     /// The errors of [`Endpoint::send`]. [`PostError::Correct`] inside a handler.
     ///
     /// The flush completes with the first failure among the operations for which it waited. A transport reports the failures of
-    /// locally completed puts for all of these puts together. A flush may therefore report the failure of a put that was posted
-    /// after it, but before the transport was asked, or by another endpoint over the same connection. The flush after that put
-    /// reports the failure as well.
+    /// locally completed puts for all of these puts together. A flush may therefore report the failure of a put by another endpoint
+    /// over the same connection, or of a put that was posted after the flush, but before the transport was asked. The flush after
+    /// that put reports the failure as well.
     pub fn flush(&self) -> Result<Outcome, PostError> {
         self.inner.flush().map_err(|error| self.inner.refused(error))
     }
@@ -338,8 +338,8 @@ impl Endpoint {
     }
 
     /// Returns the modules that could serve this peer but do not, one line each, with the reason. These are modules of the peer
-    /// that this side has filtered or could not open, and modules that do not reach the peer. The list is empty if no such module
-    /// exists.
+    /// that are missing on this side, providers that this side could not use, and modules that do not reach the peer. The list is
+    /// empty if no such module exists.
     #[must_use]
     pub fn hindrances(&self) -> Vec<String> {
         self.inner.hindrances()
@@ -352,7 +352,7 @@ impl Endpoint {
     }
 
     /// Returns the reason why this endpoint has ended, and what the application can do to get another endpoint to this peer. `None`
-    /// while the endpoint is usable.
+    /// until the endpoint has ended.
     #[must_use]
     pub fn error(&self) -> Option<ConnectError> {
         self.inner.error.borrow().clone().map(ConnectError::from)

@@ -29,17 +29,18 @@ fn ends_alone(status: Status) -> bool {
 }
 
 impl EndpointState {
-    /// Checks whether the end of a lane leaves the message lane usable: messages use another interface, and the lane does not copy
-    /// through the kernel, whose error would mean that the peer is gone.
+    /// Checks whether the end of a lane leaves the message lane usable: messages use another interface, and the lane does not
+    /// complete within the call. An error of a lane that completes within the call would mean that the peer is gone.
     fn is_beside_messages(&self, native: &ImportedKey) -> bool {
         let message = self.route.message();
         !native.synchronous && message.is_some_and(|pair| pair.interface != native.interface)
     }
 
-    /// Posts a queued native operation. If a lane refuses the operation because the lane has ended, nothing was posted, and the
-    /// next lane to that memory is used. Parts posted on the ended lane have failed and are not repeated, because the device or the
-    /// network may still execute them. A lane that declines is also skipped, for the rest of this operation only. A provider that
-    /// broke its contract may have notified the target, so no other lane notifies it again.
+    /// Posts a queued native operation. If a lane has ended and refuses the first part that it gets, the next lane to that memory
+    /// is used. Without another lane, the operation is emulated if only that connection has ended. If the lane refuses a later
+    /// part, the operation fails: the earlier parts are not repeated, because the device or the network may still execute them. A
+    /// lane that declines is also skipped, for the rest of this operation only. A provider that broke its contract may have
+    /// notified the target, so no other lane notifies it again.
     pub(crate) fn attempt_native(&self, op: &mut NativeOp) -> Result<bool, Failed> {
         loop {
             let Some(native) = op.key.lane_now(op.rank, op.declined) else {
@@ -120,7 +121,7 @@ impl EndpointState {
     }
 
     /// Posts the bytes of an operation that the provider accepts: in one provider operation, or piece by piece if the operation is
-    /// too long.
+    /// too long or has too many pieces.
     fn post_native(&self, op: &mut NativeOp, native: &ImportedKey) -> Result<bool, Failed> {
         let most = native.most(op.put);
         let next = |op: &NativeOp| {

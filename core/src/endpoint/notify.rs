@@ -1,9 +1,10 @@
 //! Puts that notify the target's worker when their bytes have arrived.
 //!
 //! The provider keeps the order on its own lane. A lane with notifications of its own is therefore used if it can carry the word
-//! and the whole put, and if every put that may not have arrived used the same lane. A put over messages carries its word.
-//! Otherwise a separate message carries the word, when this put and all earlier ones are complete at the target. Later operations
-//! wait for that message.
+//! and the whole put. In addition, every put that may not have arrived must have used the same lane. A put over messages carries
+//! its word, if every earlier put that may not have arrived was sent over the same messages. Otherwise a separate message carries
+//! the word, when this put and all earlier ones are complete at the target. Operations posted while that message waits are queued
+//! after it.
 
 use super::key::ImportedKey;
 use super::post::{Local, Transfer};
@@ -25,18 +26,18 @@ use tieline_plugin_api::abi::Iov;
 impl Endpoint {
     /// Puts like [`Endpoint::put`], and then notifies the peer. The peer's handler for notifications
     /// ([`Worker::on_notification`](crate::Worker::on_notification)) runs once with `word`. When the handler runs, all bytes of
-    /// this put are in the peer's memory, and so are the bytes of every earlier put on this endpoint that has not failed. If the
-    /// range is empty, the call only notifies, and the target need not check the key.
+    /// this put are in the peer's memory. So are the bytes of every earlier put on this endpoint that has not failed. If the range
+    /// is empty, the call only notifies, and the target need not check the key.
     ///
-    /// The operation is complete when the bytes are visible at the target and the notification has been sent. Like a message that
-    /// returned `Done`, the notification reaches a peer that is alive and makes progress, even if this endpoint is dropped or its
-    /// worker closed. Completion does not mean that the handler has run.
+    /// The operation is complete when the bytes are visible at the target and the notification has been sent. Unless the connection
+    /// fails, the notification then reaches a peer that makes progress, even if this endpoint is dropped or its worker closed.
+    /// Completion does not mean that the handler has run.
     ///
     /// If the put fails, the peer is not notified. If an earlier put fails while this operation waits for it, this operation may
     /// fail as well. If the connection is lost meanwhile, the application cannot determine whether the peer was notified.
     ///
-    /// There is no order between notifications, nor between notifications and messages. Each notification only states that the puts
-    /// before it have arrived.
+    /// There is no order between notifications, nor between notifications and messages. Each notification only states that its own
+    /// put and the puts before it have arrived.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -117,7 +118,7 @@ impl Endpoint {
     }
 
     /// Tries the fast path: a module that completes within the call, on an endpoint without operations in flight. A result other
-    /// than `OK` means that nothing was done.
+    /// than `OK` and `ProviderFailed` means that nothing was done.
     #[inline]
     fn put_notify_now(
         &self,
@@ -209,8 +210,8 @@ impl EndpointState {
         self.order.is_only(way)
     }
 
-    /// Checks whether a queued put may notify the target over the lane that it is about to use. A later fence has cleared the
-    /// routes of earlier operations, so only the operation table knows them.
+    /// Checks whether a queued put may notify the target over the lane that it is about to use. A later fence may have cleared the
+    /// routes of earlier operations, so the operation table is searched for them.
     pub(super) fn tells(&self, native: &ImportedKey, op: &NativeOp, word: u32) -> bool {
         let there = (!native.synchronous).then_some(native.interface);
         native.tells(word, op.len)
@@ -305,7 +306,8 @@ impl EndpointState {
         ops.parts(request) <= 1 && !ops.other_puts_before(request, None)
     }
 
-    /// Notifies the peer's worker when every earlier put has arrived. `Ok(false)`: a put has not arrived yet.
+    /// Notifies the peer's worker when every earlier put has arrived, unless one has failed. `Ok(false)`: a put has not arrived
+    /// yet, or a lane does not accept the flush or the message at present.
     pub(super) fn attempt_notify(
         &self,
         word: u32,

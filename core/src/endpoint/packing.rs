@@ -1,6 +1,6 @@
 //! Calls of an application's packer, which a provider makes in the middle of a call on the endpoint. The packer may make progress
-//! and close the worker. If the connection ends meanwhile, the endpoint must not be closed while the provider uses it. The endpoint
-//! is closed when the packer has returned.
+//! and close the worker. If the connection ends meanwhile, the provider's endpoint must not be closed while the provider uses it.
+//! The core releases it after the packer has returned.
 
 use super::inner::{EndpointState, Packing};
 use crate::{Error, Status};

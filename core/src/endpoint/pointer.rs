@@ -20,7 +20,7 @@ use tieline_plugin_api::caps;
 /// have no order relative to the endpoint's operations: fences and flushes ignore them.
 ///
 /// The owner may close its region at any time and does not wait for pointers. The mapping then stays valid but is disconnected from
-/// the owner: a load returns the old content, a store reaches no other process, and nothing crashes. A pointer cannot detect this;
+/// the owner: a load returns the old content, a store does not reach the owner, and nothing crashes. A pointer cannot detect this;
 /// puts with the key are refused from then on.
 ///
 /// There is one exception, which an operator has to enable: memory that `shm-xpmem` attaches with `TIELINE_SHM_XPMEM_ACCESS=direct`

@@ -132,7 +132,8 @@ pub(crate) enum Posted {
 }
 
 impl EndpointState {
-    /// Checks whether memory operations may be posted now rather than queued: there is no barrier in the queue.
+    /// Checks whether memory operations may be posted now rather than queued: the endpoint is ready, or it is not connected for
+    /// messages yet and nothing is queued.
     #[inline(always)]
     pub(super) fn may_post_memory(&self) -> bool {
         let is_idle = || self.queue.try_borrow().is_ok_and(|queue| queue.is_empty());
@@ -140,7 +141,7 @@ impl EndpointState {
         state == State::Ready || (state == State::New && is_idle())
     }
 
-    /// Checks the same, and that the calling process made the endpoint.
+    /// Checks [`Self::may_post_memory`], and that the calling process made the endpoint.
     #[inline(always)]
     pub(super) fn may_try_memory(&self) -> bool {
         self.may_post_memory() && self.shared.same_process()
@@ -198,8 +199,8 @@ impl EndpointState {
         )
     }
 
-    /// Holds the memory of a transfer that outlives the call. `Again`: the memory would have to be copied, and the limit of the
-    /// endpoint's copies is reached.
+    /// Holds the memory of a transfer that outlives the call. `Again`: the bytes would have to be copied, or the list of pieces
+    /// kept, and the endpoint's limit is reached.
     pub(super) fn hold_memory(&self, transfer: &Transfer<'_>) -> Result<Memory, Status> {
         match transfer.local {
             Local::Region(region) => Ok(Memory::Region(region.hold())),
@@ -251,8 +252,7 @@ impl EndpointState {
         }
     }
 
-    /// Handles the result of an operation that was opened to be posted immediately: if the provider did not accept it, it is
-    /// removed.
+    /// Handles the result of an operation that was opened to be posted immediately: unless it is pending, it is removed.
     #[inline]
     pub(crate) fn or_withdrawn(
         &self,
@@ -265,15 +265,15 @@ impl EndpointState {
         posted
     }
 
-    /// Posts natively, splits the transfer, shares the work with the peer, or queues the transfer. `None`: the only lanes to the
-    /// memory have declined.
+    /// Posts natively, splits the transfer, shares the work with the peer, or queues the transfer. `None`: no lane to the memory is
+    /// left, and nothing was transferred.
     fn try_native(
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
         mut declined: u64,
     ) -> Result<Option<Outcome>, Error> {
         let &Transfer { put, len, key, .. } = transfer;
-        // Whether bytes of the transfer were written or read although it restarts from its beginning.
+        // Whether bytes of the transfer may have been written or read although it restarts from its beginning.
         let mut begun = false;
         let ways = self.order.posted();
         while let Some(native) = key.inner.next(declined) {
@@ -342,7 +342,7 @@ impl EndpointState {
         }
         match key.inner.forming(declined) {
             Some(rank) => self.post_in_turn(transfer, rank, declined, begun).map(Some),
-            // Emulation by messages cannot continue an operation that another lane has begun.
+            // An operation that may have begun is queued as such, so that it cannot be canceled as one that has not begun.
             None if begun => self.post_in_turn(transfer, 0, declined, true).map(Some),
             None => Ok(None),
         }
@@ -370,7 +370,8 @@ impl EndpointState {
         self.post(QueuedOp::Native(NativeOp { fenced: self.order.fenced(), ..op }));
     }
 
-    /// Posts a transfer over all domains that reach the memory, in proportion to their bandwidth.
+    /// Posts a transfer over its rails (see [`KeyInner::rails`](super::key::KeyInner::rails)), or over one lane if there is a
+    /// single rail.
     fn post_shared(
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
@@ -419,8 +420,8 @@ impl EndpointState {
         self.post_at_once(put, base, len, native, offset, done)
     }
 
-    /// Posts one transfer to a synchronous module, in pieces that it accepts. `Again` and `Declined` may be returned after `done`
-    /// bytes were written: the caller has made sure that the rest can be queued.
+    /// Posts one transfer to a synchronous module, in pieces that it accepts. After an error, `done` bytes have been transferred,
+    /// and the next piece possibly in part.
     pub(super) fn post_at_once(
         &self,
         put: bool,
@@ -446,9 +447,9 @@ impl EndpointState {
         }
     }
 
-    /// Handles a status other than `OK` of the fast path. Nothing was done, unless the provider broke its contract; the slow path
-    /// calls the provider again. A provider that broke its contract may have executed the operation. The fast path only returns the
-    /// status: a check there would cost every operation a dozen instructions.
+    /// Handles the status of the fast path, before the slow path calls the provider. Nothing was done, unless the provider broke
+    /// its contract. A provider that broke its contract may have executed the operation. The fast path only returns the status: a
+    /// check there would cost every operation a dozen instructions.
     pub(super) fn check_fast_path(&self, key: &RemoteKey, code: i32) -> Result<(), Error> {
         if code != Status::ProviderFailed as i32 {
             return Ok(());
@@ -459,8 +460,8 @@ impl EndpointState {
         })
     }
 
-    /// Handles the failure of a native operation, and returns its error. If the status means that the endpoint has ended, the
-    /// endpoint ends. A provider that broke its contract is taken out of use.
+    /// Handles the failure of a native operation, and returns its error. For a peer that is gone see [`EndpointState::peer_lost`].
+    /// A provider that broke its contract is taken out of use.
     pub(crate) fn memory_failure(
         &self,
         native: &ImportedKey,

@@ -25,8 +25,8 @@ pub struct EndpointLimits {
     pub max_message: usize,
     /// The longest inline message: the transport copies it within the call.
     pub max_short: usize,
-    /// The longest message that [`Endpoint::send_regions`] reads in place; 0: none. Longer eager messages are copied into one
-    /// buffer.
+    /// The longest message that [`Endpoint::send_regions`] reads in place; 0: none. Longer eager messages, and those of more pieces
+    /// than the module accepts, are copied into one buffer.
     pub max_gathered: usize,
     /// The maximum number of pending operations (`TIELINE_QUEUE_BYTES` / 64). A call that would exceed this number returns `Again`.
     pub max_pending: usize,
@@ -59,8 +59,8 @@ impl EndpointState {
         self.counters.set(counters);
     }
 
-    /// Counts the error of a call that posted nothing, and returns it. Every such call uses this function exactly once, so the
-    /// count of `Again` is exact.
+    /// Counts the refusal of a call, and returns its error. A call passes its error through this function at most once, so that no
+    /// `Again` is counted twice.
     #[cold]
     #[inline(never)]
     pub(super) fn refused<E: Into<PostError>>(&self, error: E) -> PostError {
@@ -73,8 +73,8 @@ impl EndpointState {
 }
 
 impl Endpoint {
-    /// Returns the limits of this endpoint. Like [`Endpoint::max_message`], the call opens the message lane. The values may become
-    /// smaller if that lane is abandoned before the first message was sent.
+    /// Returns the limits of this endpoint. Like [`Endpoint::max_message`], the call opens the message lane. The values may change
+    /// until the connection is established.
     ///
     /// # Errors
     /// [`PostError::Reconnect`] if the endpoint has ended, or no connection can be established.

@@ -1,8 +1,8 @@
 //! An endpoint's queue. The queue holds operations that could not be posted immediately, in order; its bound includes all other
-//! pending operations. The queue also holds answers to the peer's requests. Progress drains the queue and the answers.
+//! pending operations. The endpoint also keeps answers to the peer's requests. Progress drains the queue and the answers.
 //!
-//! Answers are in a separate queue and are sent first. The peer waits for answers, so they must not wait for an operation that
-//! waits for the peer: neither for a fence nor for requests of this side.
+//! Answers are in a separate queue, which progress drains first. The peer waits for answers. They must therefore not wait for an
+//! operation that waits for the peer, such as a fence or a request of this side.
 
 use super::queued::{EmulatedPut, Failed, QueuedOp, Waiting};
 use super::{EndpointState, State};
@@ -14,9 +14,8 @@ use crate::shared::OPERATION_BYTES;
 use crate::{Error, Status};
 use std::rc::Rc;
 
-/// The maximum number of answers kept for one peer. The connection to a peer that exceeds this number is failed. The number is 16
-/// times the number of operations that an endpoint may have open by default (`queue_bytes / OPERATION_BYTES`). A valid peer can
-/// reach it only with a `TIELINE_QUEUE_BYTES` above 4m.
+/// The maximum number of answers that an endpoint keeps. If its peer exceeds this number, the endpoint is failed. The number is 16
+/// times the number of operations that an endpoint may have open by default (`queue_bytes / OPERATION_BYTES`).
 const MOST_ANSWERS: usize = 65_536;
 
 impl EndpointState {
@@ -101,7 +100,7 @@ impl EndpointState {
         }
     }
 
-    /// Posts an operation now if the queue is empty, otherwise queues it.
+    /// Posts an operation now if the queue is empty. Queues the operation if it cannot be posted, or not completely.
     pub(crate) fn post(&self, mut op: QueuedOp) {
         if op.is_message() {
             // The endpoint's state records a failure.

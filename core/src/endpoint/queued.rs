@@ -22,7 +22,7 @@ pub(crate) struct Waiting {
 
 /// One queued operation.
 pub(crate) enum QueuedOp {
-    /// A message with a copied payload, or an internal request.
+    /// A message with a copied payload, or an internal message.
     Message { id: u16, header: u64, payload: Box<[u8]>, request: Option<Id> },
     /// A message that an earlier lane had accepted, and whose lane the peer then refused. The operation of the message has ended,
     /// or waits for the answer.
@@ -42,9 +42,9 @@ pub(crate) enum QueuedOp {
     Barrier { request: Id },
     /// The part of a flush that flushes lanes (one bit each, by rank) after every earlier operation has been posted.
     FlushLanes { request: Id, lanes: u64 },
-    /// A native put or get that the provider did not accept immediately.
+    /// A native put or get.
     Native(NativeOp),
-    /// An atomic that the provider did not accept immediately, or that takes several provider operations.
+    /// A native atomic.
     Atomic(NativeAtomic),
 }
 
@@ -166,7 +166,7 @@ pub(crate) struct EmulatedPut {
     pub(super) notify: Option<u32>,
 }
 
-/// A native put or get that waits for earlier operations or for the provider to accept it.
+/// A native put or get that is being posted, or waits for earlier operations, a connection or the provider.
 pub(crate) struct NativeOp {
     pub(crate) put: bool,
     pub(crate) memory: Memory,
@@ -176,7 +176,7 @@ pub(crate) struct NativeOp {
     pub(crate) offset: u64,
     pub(crate) completion: Completion,
     pub(crate) request: Id,
-    /// The rank of the lane to the peer's memory.
+    /// The rank of the preferred lane to the peer's memory.
     pub(super) rank: usize,
     /// The lane on which an earlier fence relies; see [`EndpointState::may_leave`].
     pub(super) fenced: u64,
@@ -186,7 +186,7 @@ pub(crate) struct NativeOp {
     pub(super) taken: usize,
     /// The lanes that have declined the operation, one bit each by rank.
     pub(super) declined: u64,
-    /// Whether the call that posted it has written or read some bytes, which are transferred again.
+    /// Whether the call that posted it may have written or read some bytes, which are transferred again.
     pub(super) begun: bool,
     /// The notification word, for a lane that supports notifications.
     pub(super) notify: Option<u32>,
@@ -208,8 +208,8 @@ pub(crate) struct NativeAtomic {
     pub(super) request: Id,
     /// The lane on which an earlier fence relies; see [`EndpointState::may_leave`].
     pub(super) fenced: u64,
-    /// The expected value of the 64-bit word, for an operation that the device does not support. The first guess only reads the
-    /// value.
+    /// The expected value of the 64-bit word, for an operation that the device does not support: 0 at first, then the last value
+    /// found.
     pub(super) guess: u64,
     /// A compare-and-swap that a provider is executing.
     pub(super) posted_swap: Option<Id>,

@@ -1,7 +1,8 @@
 //! Rails: dividing a large transfer between the domains that reach the same memory.
 //!
-//! Every rail gets bytes in proportion to its bandwidth. Cuts are at pages of the remote region, so that no two rails write the
-//! same cache line. A rail whose share would be less than a page carries nothing.
+//! Rails get bytes about in proportion to their bandwidths. Cuts are at multiples of the page size from the beginning of the remote
+//! region. In an aligned region, no two rails therefore write the same cache line. A rail whose rounded share would be less than a
+//! page carries nothing.
 
 /// The minimum length of a transfer that is divided.
 pub(super) const SHARED_FROM: usize = 256 << 10;
@@ -10,7 +11,7 @@ pub(super) const SHARED_FROM: usize = 256 << 10;
 const PAGE: usize = 4096;
 
 /// Divides `len` bytes that begin at `offset` of the remote region: returns a length for each rail, in order. A bandwidth that is
-/// not a positive number is unknown and is replaced by the slowest known one.
+/// not a positive, finite number is unknown and is replaced by the slowest known one. If none is known, the shares are equal.
 pub(super) fn split(bandwidths: &[f64], offset: u64, len: usize) -> Vec<usize> {
     let stated = |speed: &f64| speed.is_finite() && *speed > 0.0;
     let all = || bandwidths.iter().copied().filter(stated);
@@ -37,8 +38,8 @@ pub(super) fn split(bandwidths: &[f64], offset: u64, len: usize) -> Vec<usize> {
     shares
 }
 
-/// Returns the end of the share that begins at `begin`, where `part` is the fraction of the transfer assigned up to that end,
-/// rounded to the nearest page.
+/// Returns the end of the share that begins at `begin`, rounded to the nearest page. `part`: the fraction of the transfer assigned
+/// up to that end.
 fn cut(offset: u64, len: usize, begin: usize, part: f64) -> usize {
     let wished = ((len as f64 * part) as usize).min(len);
     let into_page = (offset % PAGE as u64) as usize;
@@ -117,7 +118,7 @@ mod tests {
                 let end = at == offset as usize + len;
                 prop_assert!(*share == 0 || end || at % PAGE == 0);
             }
-            // No rail carries more than two pages beyond its exact share.
+            // No rail carries more than two pages per rail beyond its exact share.
             let stated: Vec<f64> = bandwidths.iter().copied().filter(|b| *b > 0.0).collect();
             let slowest = stated.iter().copied().fold(f64::MAX, f64::min);
             let due = |b: &f64| if stated.is_empty() { 1.0 } else if *b > 0.0 { *b } else { slowest };

@@ -1,5 +1,5 @@
-//! Put, get and atomics, each with its fast path: one call of a module that completes within the call, over a key without a better
-//! lane to wait for. All other cases are in `post.rs` and `atomic.rs`.
+//! Put, get and atomics, each with its fast path: one call of a module that completes within the call. The key has no better lane
+//! to wait for. Other cases are in `short_put.rs`, `direct.rs`, `post.rs` and `atomic.rs`.
 
 use super::at_once::{AtOnce, Tried};
 use super::post::{Local, Transfer};
@@ -132,7 +132,8 @@ impl Endpoint {
     /// Posts an atomic that returns no value.
     ///
     /// # Errors
-    /// The errors of [`Endpoint::put`]. [`PostError::Correct`] also if the offset is not a multiple of the width.
+    /// The errors of [`Endpoint::put`]. [`PostError::Correct`] also if the offset is not a multiple of the width, or if no module
+    /// executes the atomic where the region's owner requires it.
     #[inline]
     pub fn atomic(
         &self,

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 
 /// The number of times that the initiator checks for the helper's last chunk before it does other work.
 const PATIENCE: usize = 20_000;
-/// The number of pieces of rendezvous messages that one progress call copies.
+/// The maximum number of pieces of rendezvous messages that one progress call copies.
 const AT_ONCE: usize = 2;
 /// The number of transfers without help after which the peer is asked only for every `ASK_AGAIN`th transfer.
 const UNHELPED: u32 = 4;
@@ -86,13 +86,13 @@ impl EndpointState {
                     | Status::BadData
                     | Status::Io),
                 ) => return Err(self.failed(self.by_message_lane(status))),
-                // The lane does not accept the request, or the request is too long: this side copies alone.
+                // The lane does not accept the request: this side copies alone.
                 Err(_) => return Ok(None),
             }
             let (local, key, rank) = (part.hold(), key.inner.clone(), native.rank);
             let (request, front, copied) = (None, Some(0), Ok(()));
             let mut job = SharedCopy { plan, request, local, key, rank, declined, front, copied };
-            // The peer begins with the next message while this side finishes the last one.
+            // Progress calls copy the bytes of a rendezvous message, so that the peer can begin with the next one meanwhile.
             if job.key.in_parts.get() {
                 return self.go_on_later(job).map(Some);
             }
@@ -145,8 +145,8 @@ impl EndpointState {
     }
 
     /// Returns the error of a shared copy, the same as for any other copy. A peer that has died may have sent messages before,
-    /// which are still delivered. A peer with an invalid answer ends the endpoint. Any other failure of a module ends only that
-    /// copy.
+    /// which are still delivered. A peer with an invalid answer ends the endpoint. A provider that broke its contract is taken out
+    /// of use. Any other failure of a module ends only that copy.
     fn copy_failed(&self, interface: Option<usize>, status: Status) -> Error {
         match (status, interface) {
             (Status::PeerFailed, Some(lane)) => {
@@ -178,9 +178,9 @@ impl EndpointState {
         self.outcome(request)
     }
 
-    /// Moves the whole transfer to another route or into the queue, because the kernel refuses this side's copies, or the lane has
-    /// declined the transfer or does not accept it at present. The transfer stays a part of the same operation, ahead of later
-    /// queued operations.
+    /// Moves the whole transfer to another route or into the queue. The reason is that the kernel refuses this side's copies, or
+    /// that the lane has declined the transfer or does not accept it at present. The transfer stays a part of the same operation,
+    /// ahead of later queued operations.
     fn copy_another_way(&self, request: Id, job: &SharedCopy, why: Status) -> Result<(), Error> {
         self.check_alive()?;
         let (SharedCopy { plan, local, key, .. }, mut declined) = (job, job.declined);
@@ -294,7 +294,7 @@ fn wait_for_helper(job: &SharedCopy, region: &Region) {
     }
 }
 
-/// Returns the result of a transfer, once the helper works on no part of it.
+/// Returns the result of a transfer, once the helper works on no part of it or the slot's content is invalid.
 fn ended(job: &SharedCopy, region: &Region) -> Option<Result<(), Status>> {
     if job.copied == Err(Status::BadData) {
         // The content of the slot is not that of a helping peer.
@@ -337,7 +337,7 @@ fn is_gone(job: &SharedCopy) -> bool {
     endpoint.dead_error().status() == Status::PeerFailed
 }
 
-/// Runs one round of progress over a worker's shared copies, and returns the number of copies that have ended.
+/// Runs one round of progress over a worker's shared copies. Returns 0 if nothing was copied and no copy has ended.
 pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<SharedCopy>>) -> usize {
     let (mut count, mut left) = (0, AT_ONCE);
     let jobs = std::mem::take(&mut *copies.borrow_mut());

@@ -1,6 +1,6 @@
 //! Small puts and gets sent as one message, if that is faster than the lane to the memory: to a peer that has promised continuous
 //! progress. The peer may break its promise, so no small operation is queued. If the message lane does not accept the message, or
-//! many small operations are unanswered, the operation uses the lane to the memory, and later operations wait for neither.
+//! many small operations are unanswered, the operation uses the lane to the memory.
 
 use super::EndpointState;
 use super::post::Transfer;
@@ -47,7 +47,7 @@ impl EndpointState {
 
     fn send_small(&self, transfer: &Transfer<'_>, notify: Option<u32>) -> Result<Outcome, Status> {
         let kind = if transfer.put { Kind::Put } else { Kind::Get };
-        // The put's bytes are free when they have been sent; the next flush reports the target's answer.
+        // The put's bytes are free when they have been sent; flushes wait for the target's answer.
         let ends_here = transfer.put && matches!(transfer.completion, Completion::Local);
         let asked = match ends_here {
             true if !self.has_room(0) => return Err(Status::Again),

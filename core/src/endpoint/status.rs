@@ -58,7 +58,7 @@ impl EndpointState {
         (status, id)
     }
 
-    /// Returns the reason why the endpoint's oldest operation waits, as text; `None` if no operation is open.
+    /// Returns the reason why the endpoint's oldest operation or answer waits, as text; `None` if there is none.
     fn waits_for(&self, oldest: Option<(Kind, Option<usize>)>) -> Option<String> {
         let name = |interface: usize| match self.shared.interfaces.get(interface) {
             Some(slot) => slot.path.clone(),

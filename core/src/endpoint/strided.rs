@@ -1,8 +1,8 @@
 //! Puts and gets of blocks at equal distances: rows of a tile, columns of a matrix.
 //!
 //! If the blocks at the peer form one run, the transfer is one operation with pieces of local memory. Otherwise there is one
-//! operation for each run that is contiguous on both sides, and a whole operation that ends with the last of these and is returned
-//! to the caller.
+//! operation for each run that is contiguous in its block on both sides. A whole operation ends with the last of these and is
+//! returned to the caller.
 
 use super::{Endpoint, RemoteKey};
 use crate::op::{Id, Kind};
@@ -53,7 +53,7 @@ impl Blocks {
         self.block == 0 || self.count == 0
     }
 
-    /// Returns the same bytes in the smallest number of blocks: adjacent blocks are joined.
+    /// Returns the same bytes as one block if the blocks are adjacent or there is at most one; otherwise the same blocks.
     fn joined(self) -> Blocks {
         match self.len() {
             Some(len) if self.stride == self.block || self.count <= 1 => {
@@ -72,7 +72,7 @@ impl Blocks {
         self.offset.checked_add(to_last)?.checked_add(self.block as u64)
     }
 
-    /// The offset of the first block, and the number of bytes from there to the end of the last one.
+    /// Returns the offset of the first block, and the number of bytes from there to the end of the last one.
     fn extent(&self) -> Option<(usize, usize)> {
         let extent = self.end()? - self.offset;
         Some((usize::try_from(self.offset).ok()?, usize::try_from(extent).ok()?))
@@ -130,11 +130,11 @@ impl Endpoint {
     /// to it.
     ///
     /// # Errors
-    /// The errors of [`Endpoint::put_pieces`]. [`PostError::Correct`] also if the two lengths differ, and for too many runs: more
-    /// than the endpoint may have operations (`TIELINE_QUEUE_BYTES` / 64), or more than 65534. If the peer's blocks form one run,
-    /// at most 1048576 local blocks are accepted. [`PostError::Retry`]: only a part of the blocks was posted, and the posted part
-    /// continues. Post the whole put again, with the local bytes unchanged. After any other error, the posted part continues as
-    /// well, and a flush reports its result.
+    /// The errors of [`Endpoint::put_pieces`]. [`PostError::Correct`] also if the two lengths differ, and for too many runs: at
+    /// least as many as the endpoint may have operations (`TIELINE_QUEUE_BYTES` / 64), or more than 65534. If the peer's blocks
+    /// form one run, at most 1048576 local blocks are accepted. [`PostError::Retry`]: none or only a part of the blocks was posted,
+    /// and the posted part continues. Post the whole put again, with the local bytes unchanged. After any other error, the posted
+    /// part continues as well, and a flush reports its result.
     pub fn put_strided(
         &self,
         local: &Region,
@@ -191,7 +191,7 @@ impl Endpoint {
             if here.count > MOST_PIECES {
                 return Err(too_many_pieces(here.count).into());
             }
-            // The number of pieces is not limited here; the library splits the list for its lanes.
+            // The lane's limit of pieces does not apply; the library splits the list.
             let pieces: Vec<_> = here.ranges(0..len).map(|range| (local, range)).collect();
             return match put {
                 true => self.put_pieces(&pieces, key, there.offset),

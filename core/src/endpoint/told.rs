@@ -1,10 +1,11 @@
-//! An endpoint's entries in the live report (`TIELINE_REPORT`): its lanes when they are first used, and its end.
+//! An endpoint's entries in the live report (`TIELINE_REPORT`): its lanes when the first one is opened, and its end. Also the
+//! composition and the hindrances for the peer, as text.
 
 use super::{EndpointState, Owner};
 use crate::Error;
 
 impl EndpointState {
-    /// Reports the lanes to the peer after they were opened, and why no better lane is used.
+    /// Reports the composition for the peer after the first lane was opened, and the modules that could serve the peer but do not.
     #[cold]
     pub(super) fn tell_of_lanes(&self) {
         let Some(journal) = self.journal() else { return };
@@ -17,8 +18,8 @@ impl EndpointState {
         journal.tell_of_peer(self.address.entry.worker, &line);
     }
 
-    /// Reports the end of the endpoint, and its cause. If the peer closes its connection in good order, the report counts only
-    /// operations in flight as failed.
+    /// Reports the end of the endpoint, and its cause. The end of a connection that the peer closes in good order is reported only
+    /// if operations were open or queued.
     pub(super) fn tell_of_failure(&self, error: &Error) {
         let Some(journal) = self.journal() else { return };
         let is_missed = self.queue_len() > 0 || self.shared.ops.borrow().open_of(self.index) > 0;
@@ -38,8 +39,8 @@ impl EndpointState {
         format!("{{message {}, {}}}", self.message_path(), self.route.composed)
     }
 
-    /// Returns the journal for entries about this endpoint. `None` for the library's own endpoints, because they lead to the same
-    /// peers as the application's endpoints.
+    /// Returns the journal for entries about this endpoint. `None` without a live report, for an endpoint whose operations were
+    /// handed over, and for endpoints that the application does not own.
     fn journal(&self) -> Option<&tieline_explain::journal::Journal> {
         let is_told = self.owner == Owner::Application && !self.handed_over.get();
         self.shared.core.journal().filter(|_| is_told).map(|journal| &**journal)

@@ -21,7 +21,7 @@ impl EndpointState {
     }
 
     /// Handles a peer's refusal of the lane over this interface, over which the peer received nothing. `false`: no other lane can
-    /// replace it, and the endpoint has failed.
+    /// replace it, and the caller has to fail the endpoint.
     pub(crate) fn turned_away(&self, interface: usize, error: &Error) -> bool {
         let returned = std::mem::take(&mut *self.returned.borrow_mut());
         if !self.is_alive() || self.packs() {

@@ -43,7 +43,8 @@ impl LaneLimits {
         }
     }
 
-    /// Limits all messages to the packed limit: the application sees one maximum length and may pack a message of that length.
+    /// Limits inline messages to the packed limit, if the module packs messages: the application sees one maximum length and may
+    /// pack a message of that length.
     fn within_packed(self) -> LaneLimits {
         let most = if self.max_packed == 0 { usize::MAX } else { self.max_packed };
         LaneLimits { max_short: self.max_short.min(most), ..self }
@@ -67,8 +68,8 @@ impl LaneLimits {
 }
 
 impl InterfaceSlot {
-    /// Queries the limits of an endpoint that has just been connected. Fails for an endpoint that cannot carry the library's own
-    /// messages.
+    /// Queries the limits of an endpoint that has just been connected; if the query fails, those of its module count. Fails for an
+    /// endpoint that cannot carry the library's own messages.
     pub(crate) fn limits(&self, raw: &RawEndpoint) -> Result<LaneLimits, Error> {
         let own = raw.limits().unwrap_or_else(|code| {
             self.provider.heard(code);

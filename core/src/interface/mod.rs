@@ -48,7 +48,8 @@ impl fmt::Display for PeerId {
     }
 }
 
-/// A module opened on a worker. No provider function is called while a cell is borrowed.
+/// A module opened on a worker. The provider may be called while `keys` is borrowed, to import or release a key, but while no other
+/// cell is.
 pub(crate) struct InterfaceSlot {
     pub(crate) provider: Arc<LoadedProvider>,
     pub(crate) domain: String,
@@ -68,7 +69,7 @@ pub(crate) struct InterfaceSlot {
     pub(crate) watched: Option<RawFd>,
     /// Whether both sides create an endpoint, and wire-up carries their addresses.
     pub(crate) to_endpoint: bool,
-    /// Whether the worker has closed, so that nothing is posted or polled any more.
+    /// Whether the interface has said goodbye to its peers.
     has_left: Cell<bool>,
     /// The map from the provider's numbers of peers to the worker's numbers.
     peers: RefCell<numbers::Numbers>,
@@ -120,7 +121,8 @@ impl InterfaceSlot {
         self.provider.name == at.provider && self.domain == at.domain && self.module == at.module
     }
 
-    /// Returns the address by which a peer reaches this interface.
+    /// Returns the address by which a peer reaches this interface: the current one, or the last known one of a provider that
+    /// reports none.
     pub(crate) fn address(&self, said: &Said) -> Vec<u8> {
         let broken = self.out_of_use.borrow().clone();
         said.last(|| broken.map_or_else(|| self.interface.address(), Err))
@@ -136,12 +138,12 @@ impl InterfaceSlot {
         self.peers.borrow().of(peer)
     }
 
-    /// Assigns a number to a peer of the worker. Returns the peer to which the number belonged before.
+    /// Assigns a number to a peer of the worker. Returns the peer to which the number belonged before; `u32::MAX`: none.
     pub(crate) fn note_number(&self, number: u64, peer: u32) -> u32 {
         self.peers.borrow_mut().note(number, peer)
     }
 
-    /// Removes a number of a peer. Returns the peer to which the number belonged.
+    /// Removes a number of a peer. Returns the peer to which the number belonged; `u32::MAX`: none.
     pub(crate) fn forget_number(&self, number: u64) -> u32 {
         self.peers.borrow_mut().forget(number)
     }

@@ -1,14 +1,15 @@
 //! A map from an interface's peer numbers, which its provider assigns, to the worker's peer numbers.
 //!
 //! Most providers assign consecutive numbers, so an index into a list finds a sender. Other providers use existing numbers, such as
-//! those of queue pairs. Such numbers are kept in a tree, so a very large number costs no more memory than a small one.
+//! those of queue pairs. Numbers far beyond the list's end are kept in a tree, so that a very large number does not extend the
+//! list.
 
 use std::collections::BTreeMap;
 
 /// The number that stands for no peer.
 const NOBODY: u32 = u32::MAX;
 
-/// The maximum distance of a number beyond the list's end up to which the list is extended.
+/// The maximum number of entries that one number adds to the list.
 const CLOSE: usize = 65_536;
 
 /// The map from the provider's number of a peer to the worker's number.
@@ -34,7 +35,7 @@ impl Numbers {
         self.far.get(&number).copied().unwrap_or(NOBODY)
     }
 
-    /// Assigns a number to a peer of the worker. Returns the peer to which the number belonged before.
+    /// Assigns a number to a peer of the worker. Returns the peer to which the number belonged before; `u32::MAX`: none.
     pub(super) fn note(&mut self, number: u64, peer: u32) -> u32 {
         let index = usize::try_from(number).unwrap_or(usize::MAX);
         if index >= self.close.len().saturating_add(CLOSE) {
@@ -50,7 +51,7 @@ impl Numbers {
         std::mem::replace(&mut self.close[index], peer)
     }
 
-    /// Removes a number of a peer. Returns the peer to which the number belonged.
+    /// Removes a number of a peer. Returns the peer to which the number belonged; `u32::MAX`: none.
     pub(super) fn forget(&mut self, number: u64) -> u32 {
         match self.close.get_mut(number as usize) {
             Some(peer) => std::mem::replace(peer, NOBODY),

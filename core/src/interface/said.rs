@@ -1,7 +1,7 @@
 //! The address of an interface or a connector, as its provider last reported it.
 //!
-//! A provider that has failed is not called any more. Its last address remains valid, because candidates and schemes refer to each
-//! other by position, and peers that use another provider need the complete address.
+//! A provider that has failed is not called any more. Its last address stays in the worker's address, because candidates and
+//! schemes refer to each other by position. Peers that use another provider need the complete address.
 
 use std::cell::RefCell;
 

@@ -3,7 +3,7 @@
 use std::ops::BitOr;
 use tieline_plugin_api::{access, register_flags};
 
-/// A flag outside the low bits, which hold the rights. Peers and keys never contain the flag.
+/// A flag outside the low bits, which hold the rights. Remote keys do not contain the flag.
 const RELAXED: u64 = 1 << 63;
 /// A second flag of the same kind.
 const UNCHECKED: u64 = 1 << 62;
@@ -67,7 +67,7 @@ impl Access {
         Access(self.0 & !access::REMOTE_ATOMIC)
     }
 
-    /// The operation that needs this right, as text.
+    /// Returns the operation that needs this right, as text.
     pub(crate) fn operation(self) -> &'static str {
         match self {
             Access::READ => "a get from",

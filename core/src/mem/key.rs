@@ -1,8 +1,9 @@
 //! Remote keys: the bytes of [`crate::Region::remote_key`].
 //!
 //! A key identifies the region by context, number and generation. The key holds the region's length and access rights, and one part
-//! for every domain with which the memory is registered. The importing side checks range and rights on every operation. The target
-//! (or its key table) checks number and generation again, so it refuses a forged or outdated key.
+//! for every domain that has registered the memory and made its part. On the importing side the core or the module checks range and
+//! rights. A target that executes an operation by message checks number, generation, rights and range again, so it refuses a forged
+//! or outdated key. Modules protect direct access by their own parts of the key.
 
 use super::access::Access;
 use crate::op::admission::Grant;

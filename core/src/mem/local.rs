@@ -9,7 +9,7 @@ use std::rc::Rc;
 /// The local memory of an operation in flight.
 #[derive(Clone)]
 pub(crate) enum Memory {
-    /// The application's region, which the operation keeps alive.
+    /// A region, which the operation keeps alive.
     Region(Region),
     /// A copy of bytes that the caller may already reuse.
     Bytes(Rc<[u8]>),
@@ -89,7 +89,7 @@ pub(crate) struct LocalBuffer {
 }
 
 impl LocalBuffer {
-    /// Makes a buffer that is only kept alive because a provider uses it.
+    /// Makes a buffer that is kept alive and into which no message is written.
     pub(crate) fn held(memory: Memory, offset: usize, len: usize) -> LocalBuffer {
         LocalBuffer { memory, offset, len, missing: 0 }
     }
@@ -111,7 +111,7 @@ impl LocalBuffer {
     pub(crate) fn take(&mut self, position: u64, data: &[u8]) -> Result<bool, Status> {
         let position = usize::try_from(position).map_err(|_| Status::BadData)?;
         let end = position.checked_add(data.len()).ok_or(Status::BadData)?;
-        // Pieces arrive in order, so no byte is counted twice.
+        // Pieces have to arrive in order, so no byte is counted twice.
         if position != self.len - self.missing || end > self.len {
             return Err(Status::BadData);
         }

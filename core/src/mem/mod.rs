@@ -64,7 +64,8 @@ impl Memory {
         }
     }
 
-    /// Allocates memory from the first domain that can allocate, otherwise from the heap.
+    /// Allocates memory from the first domain that can allocate. An empty region and a region above the limit of file sizes are
+    /// from the heap, and so is any region if no domain can allocate.
     pub(crate) fn alloc(self: &Arc<Self>, len: usize, access: Access) -> Result<Region, Error> {
         self.guard.check("a context")?;
         if len > 0 {
@@ -84,7 +85,7 @@ impl Memory {
                     Ok(memory) => {
                         return self.register_given(domain, memory, access);
                     }
-                    // The system does not support such memory: a system call is forbidden.
+                    // The system does not support such memory, for example because a system call is forbidden.
                     Err(error) if error.status() == Status::Unsupported => self.notes.add_once(format!(
                         "{} cannot allocate memory that peers map, so ordinary memory is used: {error}",
                         slot.name
@@ -113,7 +114,8 @@ impl Memory {
         self.complete(span, access, None, backing, |_| true)
     }
 
-    /// Registers the application's own memory, which must be mapped with the rights that peers get.
+    /// Registers the application's own memory, which must be mapped with the rights that peers get, unless it is
+    /// [`Access::COMMITTED_LATER`].
     pub(crate) fn register_borrowed(
         self: &Arc<Self>,
         span: Span,
@@ -219,8 +221,8 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if !self.guard.same_process() {
-            // If a provider closed its domains in a forked child, it would say goodbye in its parent's name, and might wait for a
-            // lock of a thread that does not exist in the child.
+            // If a provider closed its domains in a forked child, it would say goodbye in its parent's name. It might also wait for
+            // a lock of a thread that does not exist in the child.
             std::mem::forget(std::mem::take(&mut self.domains));
             std::mem::forget(std::mem::take(&mut self.parked));
             return;

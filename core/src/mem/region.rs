@@ -3,14 +3,15 @@
 //! ```no_run
 //! # fn main() -> Result<(), tieline::Error> {
 //! let context = tieline::Context::open()?;
-//! let region = context.alloc(4096)?; // zeroed shared memory: local peers access it by load and store
+//! let region = context.alloc(4096)?; // zeroed; local peers access it by load and store if a provider maps it
 //! region.write(0, b"hello")?;
 //! let key = region.remote_key()?;    // bytes for a peer: `endpoint.import_key(&key)`
 //! # Ok(()) }
 //! ```
 //!
-//! A region belongs to its context and is usable from all of its workers. A region is deregistered when the last clone is dropped
-//! and no operation uses it any more. After deregistration, every remote operation on the region is refused.
+//! A region belongs to its context and is usable from all of its workers. A region is deregistered by [`Region::close`], or when
+//! the last clone is dropped and no operation uses it any more. After deregistration, every remote operation on the region is
+//! refused.
 //!
 //! Memory that the library owns ([`Context::alloc`](crate::Context::alloc), [`Context::register`](crate::Context::register)) is
 //! kept until no operation or peer accesses it. Memory of [`Context::register_raw`](crate::Context::register_raw) may be unmapped,
@@ -91,7 +92,7 @@ pub(crate) struct RegionState {
     handles: AtomicUsize,
     /// Whether all keys of the region are revoked.
     revoked: AtomicBool,
-    /// The reason that a provider's later accesses to the memory cannot be excluded.
+    /// The reason that a provider's later accesses to the memory cannot be excluded; `None`: there is none.
     unsure: Option<Error>,
     /// The region's parts that peers are still accessing although nothing else refers to them.
     parts: close::Parts,
@@ -102,17 +103,18 @@ pub(crate) struct RegionState {
 /// # Calls, and when each is allowed
 ///
 /// A region belongs to its context, not to a worker. Every method may be called at any time, from any thread and inside a handler.
-/// No method waits, makes progress or runs a handler. Operations of every worker of the context may use a region at the same time.
+/// No method waits for an operation or a peer, makes progress or runs a handler. Operations of every worker of the context may use
+/// a region at the same time.
 ///
 /// * **Bytes**: [`read`](Region::read), [`write`](Region::write), [`to_vec`](Region::to_vec) and the atomic views access the memory
 ///   concurrently with peers. Bytes that two sides access at the same time may be torn; words of the atomic views are not.
 /// * **Keys**: [`remote_key`](Region::remote_key) makes the key once and then returns the same bytes. [`handle`](Region::handle)
 ///   returns an 8-byte handle of the key, which is also the same for each call.
 /// * **End**: [`close`](Region::close) reports when no operation or peer accesses the memory any more. Dropping the last clone does
-///   not report that. Pending operations hold the region, so dropping it is safe.
+///   not report that. Pending operations hold the region, so dropping it does not end them.
 ///
 /// In a forked child, shared memory ([`is_shared`](Region::is_shared)) is not mapped, and accessing its bytes returns `Invalid`.
-/// Other memory is the child's own copy. `Invalid` is also the result of `close` and `handle`, and of `remote_key` if the key was
+/// Private memory is the child's own copy. `Invalid` is also the result of `close` and `handle`, and of `remote_key` if the key was
 /// not made before the fork. Dropping the region has no effect on the parent.
 pub struct Region {
     pub(crate) inner: Arc<RegionState>,
@@ -228,8 +230,8 @@ impl Region {
     /// the modules that reach the memory. No two regions of a process ever have the same key.
     ///
     /// # Errors
-    /// A provider's error if its device executes the region's atomics and it cannot make its part of the key; the part of any other
-    /// provider that fails is left out. `Closed` after [`Region::close`] was called. `Invalid` for memory of
+    /// A provider's error if its device executes the region's atomics and the provider cannot make its part of the key. The part of
+    /// any other provider that fails is left out. `Closed` after [`Region::close`] was called. `Invalid` for memory of
     /// [`Context::register_transient`](crate::Context::register_transient), which has no key.
     pub fn remote_key(&self) -> Result<Vec<u8>, Error> {
         self.packed_key().cloned()
@@ -298,7 +300,7 @@ impl Region {
         Ok(KeyHandle::from_bytes(handle.ok_or_else(no_more_keys)?.to_le_bytes()))
     }
 
-    /// Checks whether local peers access the memory by load and store: memory of `Context::alloc` if a provider offers that.
+    /// Checks whether local peers can access the memory by load and store: memory of `Context::alloc` if a provider offers that.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         matches!(self.inner.backing, Backing::Domain)

@@ -2,8 +2,8 @@
 //!
 //! Memory that peers can map is taken from the system at allocation, and ordinary memory when it is touched. Exhausting either can
 //! kill this process or another one, where an error would be sufficient. So three limits are checked beforehand: the memory of the
-//! machine, the memory control groups of this process, and the process's limit of address space. The check reads control groups of
-//! versions 1 and 2; of nested groups the one with the least remaining memory counts.
+//! machine, the memory control groups of this process, and the process's limit of address space. Several small allocations share
+//! one check. The check reads control groups of versions 1 and 2; of nested groups the one with the least remaining memory counts.
 
 use crate::sys;
 use crate::{Error, Status};
@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The maximum number of bytes allocated between two checks; a check reads some ten small files.
 const UNSEEN: usize = 16 << 20;
-/// The divisor of the remaining memory that also limits the allocations between two checks. Near a limit every allocation is
-/// therefore checked, because exceeding a control group's limit kills the process.
+/// The divisor of the remaining memory that also limits the allocations between two checks. Near a limit the checks are therefore
+/// more frequent, because exceeding a control group's limit kills the process.
 const PART: u64 = 8;
-/// The divisor for the fraction of shared memory that is kept free for page tables and for other processes.
+/// The divisor for the fraction of the remaining memory that is kept free for page tables and for other processes.
 const KEPT: u64 = 32;
 /// The divisor for the fraction of a limit that is kept free, at most [`MOST_RESERVED`] bytes. The pages that the kernel could drop
 /// include those of running programs. A process that takes their last pages is not killed, but the programs read their pages again
@@ -42,7 +42,7 @@ struct Room {
     by: String,
 }
 
-/// The check of the limits, which runs when necessary.
+/// The check of the limits, which reads them only when `unseen` is used up.
 #[derive(Default)]
 pub(super) struct Gauge {
     /// The bytes that may be allocated before the next check.

@@ -1,4 +1,4 @@
-//! Rendezvous messages (`Announce`): messages longer than their lane carries inline.
+//! Rendezvous messages (`Announce`): messages longer than one message of their lane.
 //!
 //! ```text
 //! ANNOUNCE  header: the sender's number of it   2 id, 6 of zero, 8 header, 8 length, blob: key of the bytes
@@ -7,7 +7,8 @@
 //!                                               or a byte: the sender has ended, and waits for no answer
 //! ```
 //!
-//! The receiver fetches the bytes by a get with the key in the RTS, over any lane that reaches the memory.
+//! The receiver fetches the bytes that it wants by a get with the key in the RTS, over any lane that reaches the memory, or over
+//! messages.
 
 use crate::Status;
 use crate::wire::{Reader, Writer};

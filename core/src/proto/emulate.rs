@@ -1,10 +1,11 @@
 //! Put, get and atomics over messages: the records on the wire, and their execution at the target.
 //!
-//! If no module has native access to some memory of a peer, the core sends these messages on the message lane. The peer's service
-//! worker receives them if its context has a progress thread, and otherwise the peer's own worker does. The target looks up the
-//! region by number and generation, checks range and rights, and answers; for a put it answers only the last piece. Messages are
-//! delivered once and in order, so an atomic is executed once. Each format is defined next to its reader; docs/wire.md has the
-//! rules for extensions.
+//! The core sends these messages on the message lane if no module has native access to some memory of a peer. It also sends them
+//! for small puts and gets if messages are faster. The peer's service worker receives them if the peer's context has a progress
+//! thread and the service worker can be reached. Otherwise, and for such small puts and gets, the peer's own worker receives them.
+//! The target looks up the region by number and generation, checks range and rights, and answers; for a put it answers only the
+//! last piece. Messages are delivered once and in order, so an atomic is executed once. docs/wire.md has the rules for extensions
+//! of the formats.
 
 use super::Origin;
 use super::torn::Torn;
@@ -276,7 +277,7 @@ pub(crate) fn refused(refusal: impl Into<Refusal>) -> Error {
     Error::new(status, "the target refused the operation", why, fix)
 }
 
-/// The error of an atomic whose offset is no multiple of its width.
+/// Makes the error of an atomic whose offset is no multiple of its width.
 pub(crate) fn misaligned(offset: u64, width: u32) -> Error {
     Error::new(
         Status::Misaligned,
@@ -286,8 +287,7 @@ pub(crate) fn misaligned(offset: u64, width: u32) -> Error {
     )
 }
 
-/// Executes an atomic on local memory, coherent with all other CPU atomics on it. The initiator also uses it for memory that it
-/// maps.
+/// Executes an atomic on local memory, atomic with respect to all other atomics of processors on it.
 pub(crate) fn execute(span: &Span, offset: usize, call: &AtomicCall) -> Result<u64, Status> {
     macro_rules! run {
         ($word:expr, $type:ty) => {{

@@ -1,18 +1,18 @@
 //! A shared copy: both ends copy a large transfer between two processes of a host. The peer copies a part, if it makes progress
-//! while the initiator is in its put or get.
+//! before the initiator has claimed all chunks.
 //!
 //! The initiator splits the transfer into chunks and takes them from the front. The initiator notifies the peer in one message. The
 //! peer takes chunks from the back and copies with its own single-copy module in the other direction. Both sides claim chunks by
 //! one word in memory that both map: a slot in a region of the initiator. The word's layout is `sequence | taken from the front |
-//! taken from the back`, of 16, 24 and 24 bits. If the peer makes no progress, the cost is one message. If the peer reads the
-//! message late, it finds no chunk left, or another sequence, and does nothing.
+//! taken from the back`, of 16, 24 and 24 bits. If the peer makes no progress, the cost is one message and smaller pieces. If the
+//! peer reads the message late, it usually finds no chunk left, or another sequence, and does nothing.
 //!
-//! Only a sent message uses up a sequence number. A number recurs after 65 535 messages of a worker to any peers. If a message
+//! Only a sent message uses up a sequence number. A number recurs after 65 535 such messages of a worker to any peers. If a message
 //! stayed unread until its number recurs, the peer claims chunks of another transfer. The peer then copies nothing, since the
 //! message's key has ended, and reports this.
 //!
-//! The peer gets the key of the slots, and a key of this transfer's bytes, which ends with the transfer. Only processes that may
-//! copy each other's memory share a copy.
+//! The peer gets the key of the slots, and a key of this transfer's bytes, which ends with the transfer. A peer that may not copy
+//! the initiator's memory gives up, and the initiator copies alone.
 //!
 //! This module holds the common part. The initiator is in `endpoint/shared_copy.rs`, the helper in `worker/help.rs`.
 
@@ -29,7 +29,7 @@ const SLOTS: usize = 16;
 pub(crate) const SLOT_BYTES: usize = 128;
 const CHUNK: usize = 64 * 1024;
 /// The offsets of a slot's words: claims, which both sides change; finished chunks, and a failure flag, which only the helper
-/// increments. The initiator clears all three before it sends the request.
+/// increments. The initiator resets all three before it sends the request.
 pub(crate) const CLAIMS: usize = 0;
 pub(crate) const FINISHED: usize = 8;
 pub(crate) const TROUBLE: usize = 16;
@@ -78,7 +78,7 @@ impl Claims {
         Ok(self.take_front(chunks))
     }
 
-    /// Claims chunks from the back.
+    /// Claims chunks from the back, if any of `chunks` is left.
     pub(crate) fn take_back(self, chunks: u64) -> Option<(Run, Claims)> {
         let count = self.share(chunks)?;
         let back = self.back + count;
@@ -155,8 +155,8 @@ pub(crate) fn parse_request(data: &[u8]) -> Result<(Plan, &[u8], &[u8]), Status>
     Ok((plan, r.blob()?, r.blob()?))
 }
 
-/// The slots for a worker's own transfers. Providers register the slots' region while it is borrowed, and they call no function of
-/// the core.
+/// The slots for a worker's own transfers. Providers allocate and register the slots' region while its cell is borrowed, and call
+/// no function of the core then.
 #[derive(Default)]
 pub(crate) struct Slots {
     region: RefCell<Option<Region>>,
@@ -166,7 +166,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Returns the region of the slots, allocated on first use.
+    /// Returns the region of the slots, allocated on first use; `None` if no memory is available that peers map.
     pub(crate) fn region(&self, memory: &Arc<Memory>) -> Option<Region> {
         if self.unavailable.get() {
             return None;
@@ -179,7 +179,7 @@ impl Slots {
         region.clone()
     }
 
-    /// Returns the region if it was allocated.
+    /// Returns the region if it was allocated and the slots are not closed.
     pub(crate) fn open_region(&self) -> Option<Region> {
         self.region.borrow().clone()
     }

@@ -1,13 +1,14 @@
 //! Puts in several messages of which a piece hit missing memory at the target.
 //!
-//! A piece does not contain a number of its put, and only the last piece requests an answer. Two pieces belong to one put if they
-//! have the same sender and connection, and the second begins at the end of the first.
+//! A piece does not contain a number of its put, and only the last piece requests an answer. The target takes two pieces for parts
+//! of one put if they have the same sender and connection, and the second begins at the end of the first.
 
 use super::Origin;
 use super::emulate::Target;
 use crate::sys::Refusal;
 
-/// The maximum numbers of entries per peer and in total; beyond either the oldest entry is dropped.
+/// The maximum numbers of entries per sender and connection, and in total. If the first is reached, the oldest entry of that
+/// connection is dropped; if only the second is reached, the oldest of all.
 const MOST_OF_ONE: usize = 8;
 const MOST: usize = 4096;
 

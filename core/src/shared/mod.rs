@@ -42,11 +42,11 @@ pub(crate) struct Shared {
     pub(crate) in_progress: Cell<bool>,
     /// Whether the next progress call has work besides polling.
     pub(crate) has_work: Cell<bool>,
-    /// Whether a provider is still fetching a requested key, whose arrival causes no event.
+    /// Whether an imported key has lanes that providers may still find, which causes no event.
     pub(crate) settling: Cell<bool>,
     /// All open operations. The table is not borrowed while memory of the application is released.
     pub(crate) ops: RefCell<Table<LocalBuffer>>,
-    /// The operations of dropped endpoints.
+    /// The operations of dropped endpoints that providers still have.
     orphans: Orphans,
     /// The small requests that peers' workers have not answered yet.
     unanswered: AllUnanswered,
@@ -100,7 +100,8 @@ impl Shared {
         self.interfaces.iter().position(|slot| slot.is(at))
     }
 
-    /// Refuses a blocking call in a handler, because the call would wait for the progress call that runs the handler.
+    /// Refuses a call during a progress call, and thus in a handler, because the call's completion may depend on the return of that
+    /// progress call.
     #[inline]
     pub(crate) fn check_no_handler(&self, what: &str) -> Result<(), Error> {
         if self.in_progress.get() { Err(inside_a_handler(what)) } else { Ok(()) }
@@ -145,7 +146,7 @@ impl Shared {
         self.held.borrow_mut().keep(op, through);
     }
 
-    /// Releases the memory of operations posted on `what`, which no provider accesses any more.
+    /// Handles the closing of `what`: releases the memory of operations that used no other open connection.
     pub(crate) fn provider_closed(&self, what: Through) {
         // The memory is dropped while nothing is borrowed: it may be an application's buffer.
         let free = self.held.borrow_mut().closed(what);

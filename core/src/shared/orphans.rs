@@ -1,6 +1,6 @@
 //! Operations that outlive their endpoint. The endpoint was dropped while a provider had the operations, and their connections
-//! belong to the worker and stay open. Such an operation ends when the provider reports its outcome, or with its circuit, its
-//! interface, or the worker.
+//! belong to the worker and stay open. The core also treats its own flush of a circuit, for puts of a dropped endpoint, in this
+//! way. Such an operation ends when the provider reports its outcome, or with its circuit, its interface, or the worker.
 
 use super::Shared;
 use crate::Error;
@@ -10,7 +10,7 @@ use crate::op::held::{Through, Unfinished};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// An operation of a dropped endpoint.
+/// An operation without an endpoint.
 struct Orphan {
     id: Id,
     interface: usize,
@@ -18,8 +18,8 @@ struct Orphan {
     through: Vec<Through>,
 }
 
-/// The operations of a worker without an endpoint, including some that have ended. All are taken out of the cell before one of them
-/// is ended.
+/// The operations of a worker without an endpoint, including some that have ended. All are taken out of the cell before
+/// `end_orphans` ends one.
 #[derive(Default)]
 pub(crate) struct Orphans(RefCell<Vec<Orphan>>);
 
@@ -59,7 +59,8 @@ impl Shared {
         self.orphans.0.borrow_mut().push(Orphan { id, interface, through });
     }
 
-    /// Ends the operations without an endpoint that use `what`. Providers may access the operations' memory until `what` is closed.
+    /// Ends the operations without an endpoint that use `what`. Providers may access the operations' memory until the circuits that
+    /// the operations may have used are closed.
     pub(crate) fn end_orphans(&self, what: End, error: &Error) {
         let over_it = |orphan: &Orphan| match what {
             End::Circuit(number) => orphan.through.contains(&Through::Circuit(number)),

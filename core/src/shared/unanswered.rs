@@ -1,8 +1,8 @@
 //! The small puts and gets that were sent as messages although a lane reaches the memory, and that the peer's worker has not
 //! answered yet.
 //!
-//! The number of these requests is limited. A peer that keeps its promise to poll answers a request in less than a microsecond. The
-//! limit keeps a peer that does not poll from accumulating thousands of requests that a lane could have served.
+//! The number of these requests is limited: a peer that breaks its promise to poll must not accumulate thousands of requests that a
+//! lane could have served.
 
 use crate::op::{Id, Table};
 use std::cell::RefCell;
@@ -36,7 +36,7 @@ impl Unanswered {
 pub(super) struct AllUnanswered(RefCell<HashMap<[u8; 16], Weak<Unanswered>>>);
 
 impl AllUnanswered {
-    /// Returns the unanswered requests to one worker. The entry exists while an endpoint leads to that worker.
+    /// Returns the unanswered requests to one worker. The entry exists while an endpoint holds it.
     pub(super) fn by(&self, worker: &[u8; 16]) -> Rc<Unanswered> {
         let mut known = self.0.borrow_mut();
         if let Some(there) = known.get(worker).and_then(Weak::upgrade) {

@@ -1,4 +1,4 @@
-//! Heap memory to which peers write.
+//! Heap memory to which peers may write.
 
 #![allow(unsafe_code)]
 

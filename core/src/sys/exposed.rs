@@ -89,8 +89,8 @@ impl Exposed {
         self.read(touch, offset, out.take(len)?)
     }
 
-    /// Checks the page of an aligned word before an atomic on it. The check does not exclude a later fault. If another thread
-    /// unmaps the page in the few hundred nanoseconds between check and atomic, the process dies.
+    /// Checks, for memory of the application, the page of an aligned word before an atomic on it. The check does not exclude a
+    /// later fault. If another thread unmaps the page in the few hundred nanoseconds between check and atomic, the process dies.
     pub(crate) fn check_word(&self, offset: usize, width: usize) -> Result<(), Refusal> {
         let word = self.span.range(offset, width)?;
         if !self.borrowed || word.addr() % 4 != 0 || is_writable(word.addr()) {

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 
-/// A mapping of this process; without rights if nothing is mapped.
+/// A mapping of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapped {
     pub(crate) start: u64,
@@ -42,10 +42,11 @@ const QUERY: libc::c_ulong = 0xc068_6611;
 const READS: u64 = 1;
 const WRITES: u64 = 2;
 
-/// Returns the first of the `len` bytes from `base` that lacks a right. `None`: no byte lacks a right, or the list cannot be read.
+/// Returns the first of the `len` bytes from `base` that lacks a right. `None`: no byte lacks a right, or that cannot be
+/// determined.
 ///
-/// The function makes one system call per mapping in the range. Before Linux 6.11 it reads the list as text, up to the end of the
-/// range.
+/// The function makes one query per mapping in the range. If the kernel does not answer queries (before Linux 6.11), the function
+/// reads the list as text, up to the end of the range.
 pub(crate) fn first_without(base: u64, len: u64, reads: bool, writes: bool) -> Option<u64> {
     let list = File::open("/proc/self/maps").ok()?;
     let end = base.checked_add(len)?;

@@ -1,9 +1,7 @@
-//! Tests of copies, words and descriptors.
+//! Tests of descriptors.
 
 use super::*;
 
-/// A reader that has seen a word arrive may overwrite the word, and a second store would undo that. In this test the first move
-/// itself changes the bytes that a second move would read.
 #[test]
 fn a_wakeup_ends_a_wait() {
     let poller = Poller::new().unwrap();

@@ -1,4 +1,4 @@
-//! Tests of the cost of a hundred thousand ranks that are known by their names.
+//! Tests of the lookup of workers by their names, and of the cost of a hundred thousand ranks that are known by name.
 
 mod sys;
 

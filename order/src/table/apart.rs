@@ -1,22 +1,23 @@
 //! The operations of rendezvous messages. The sender's operation waits for the receiver's application, and the receiver's answer
-//! follows the end of a transfer.
+//! follows the end of a transfer or a refusal.
 //!
-//! After the transport has accepted the RTS, a flush waits for nothing else. The operation that ends with the receiver's answer is
-//! therefore in a separate list. A fence or a flush never waits for the receiver's application.
+//! A flush waits only until the transport has accepted the RTS. The operation that ends with the receiver's answer is therefore in
+//! a separate list, which fences and flushes ignore.
 
 use super::*;
 
-/// The number that is added to an endpoint's index to form the index of its second list.
+/// The bit that is set in an endpoint's index to form the index of its list of rendezvous messages.
 pub(super) const APART: u32 = 0x0080_0000;
 
-/// Returns the index of the endpoint that owns a list.
+/// Returns the index of the endpoint that owns a list; `NOBODY` stays.
 #[inline]
 pub(super) fn home(owner: u32) -> u32 {
     if owner == NOBODY { owner } else { owner & !APART }
 }
 
 impl<B> Table<B> {
-    /// Opens the operation of a rendezvous message. `Again`: the endpoint already has `limit` open operations.
+    /// Opens the operation of a rendezvous message. `Again`: the endpoint already has `limit` open operations, rendezvous messages
+    /// included.
     pub fn open_announced(&mut self, owner: usize) -> Result<Id, Status> {
         if self.open_of(owner) + self.announced_of(owner) >= self.limit as usize {
             return Err(Status::Again);

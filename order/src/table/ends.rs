@@ -1,5 +1,5 @@
-//! The ends of operations: all of an endpoint or of an interface at once. Also keeps the failures of operations whose result was
-//! not requested, for the next flush.
+//! The results and the ends of operations: of one, or of all of an endpoint or of an interface at once. Also moves operations to
+//! another endpoint, and keeps the failures of operations whose result was not requested, for the next flush.
 
 use super::*;
 use crate::Scope;
@@ -15,7 +15,8 @@ impl<B> Table<B> {
         let _ = self.own_list(owner).late.get_or_insert(error);
     }
 
-    /// Drops the result, which will not be requested any more. The owner's next flush reports an unreported failure.
+    /// Drops the result, which will not be requested any more. The owner's next flush reports an unreported failure. A tracked or
+    /// counted operation is left unchanged.
     #[inline]
     pub fn forget(&mut self, id: Id) {
         if !self.slab.remove_hot_if(id, |hot| hot.kind_and_flags == plain::ENDED_PLAIN) {
@@ -73,14 +74,15 @@ impl<B> Table<B> {
         }
     }
 
-    /// Takes the result of an operation that has ended, and removes the operation.
+    /// Takes the result of an operation that has ended, and forgets the operation; see [`Table::result`] and [`Table::forget`].
     pub fn take(&mut self, id: Id) -> Option<Result<u64, Error>> {
         let result = self.result(id)?;
         self.forget(id);
         Some(result)
     }
 
-    /// Returns the result of an operation that has ended; the operation remains.
+    /// Returns the result of an operation that has ended; the operation remains. `None`: it has not ended. An operation that is not
+    /// in the table is `Closed`.
     pub fn result(&mut self, id: Id) -> Option<Result<u64, Error>> {
         let Some(&hot) = self.slab.get(id) else {
             return Some(Err(Error::from_status(Status::Closed)));
@@ -106,7 +108,7 @@ impl<B> Table<B> {
         self.slab.get(id).is_some_and(|hot| hot.is(FAILED))
     }
 
-    /// Records that the operation's failure is being reported.
+    /// Records that the operation's failure has been reported.
     pub(super) fn told(&mut self, id: Id) {
         let Some(hot) = self.slab.get_mut(id).filter(|hot| hot.is_untold()) else { return };
         hot.set(TOLD);
@@ -127,9 +129,9 @@ impl<B> Table<B> {
         }
     }
 
-    /// Moves the open operations of a failed endpoint, which has sent nothing, to the endpoint that replaces it. Operations that a
-    /// flush of the new endpoint covers, and parts for which such operations wait, are placed before that flush. The others are
-    /// placed at the end, because they were posted after all of the new endpoint's operations.
+    /// Moves the open operations of a failed endpoint, which has sent nothing, to the endpoint that replaces it. Operations that
+    /// providers have and rendezvous messages are not moved. The operations up to a flush that is a part of one of the new
+    /// endpoint's operations are placed before that operation. The others are placed at the end.
     pub fn hand_over(&mut self, from: usize, to: usize) {
         let mut covered = Vec::new();
         for id in self.ids_of(from, |hot| !hot.is(POSTED)) {
@@ -212,15 +214,15 @@ impl<B> Table<B> {
         self.run();
     }
 
-    /// Records that the caller canceled an operation and that the provider tries to cancel it. If the operation ends as canceled,
-    /// no flush reports it.
+    /// Records that the caller canceled an operation, and that the provider, or the receiver of a rendezvous message, is asked to
+    /// cancel it. If a provider then reports the operation as canceled, no flush reports it.
     pub fn want_back(&mut self, id: Id) {
         if let Some(cold) = self.cold_mut(id) {
             cold.wanted_back = true;
         }
     }
 
-    /// Returns the parts of an operation.
+    /// Returns the open parts of an operation.
     pub fn parts_of(&self, whole: Id) -> Vec<Id> {
         let Some(hot) = self.slab.get(whole) else { return Vec::new() };
         let is_part = |id: &Id| self.slab.cold(*id).is_some_and(|cold| cold.then.contains(&whole));
@@ -236,8 +238,8 @@ impl<B> Table<B> {
     }
 
     /// Ends an operation whose outcome a provider reports as unknown, at the interface to which it was posted. A device may still
-    /// access its memory. The caller keeps the operation's memory, if there is any. Returns the owner; `None`: there is no such
-    /// operation.
+    /// access its memory. Returns the owner, and the operation's memory, if there is any, which the caller keeps. `None`: there is
+    /// no such operation.
     pub fn completed_unknown(
         &mut self,
         cookie: u64,
@@ -258,8 +260,8 @@ impl<B> Table<B> {
         Some((owner, kept))
     }
 
-    /// Ends every operation of an endpoint with its error. Returns the operations that providers still have: their memory must be
-    /// kept, see [`crate::held`].
+    /// Ends every open operation of an endpoint with `error`, or with an error that the operation had already. Returns the
+    /// operations that providers still have: their memory must be kept, see [`crate::held`].
     #[must_use]
     pub fn fail_owner(&mut self, owner: usize, error: &Error) -> Vec<Unfinished<B>> {
         self.explain(owner, error);
@@ -268,7 +270,7 @@ impl<B> Table<B> {
         self.fail(&ids, error, false)
     }
 
-    /// Ends every operation of a dropped endpoint with its error; no flush remains that could report the failures.
+    /// Does the same as [`Table::fail_owner`] for an endpoint without flushes that could report the failures.
     #[must_use]
     pub fn cancel_owner(&mut self, owner: usize, error: &Error) -> Vec<Unfinished<B>> {
         for id in self.ids_of(owner, |_| true).into_iter().chain(self.ids_apart(owner)) {
@@ -331,7 +333,7 @@ impl<B> Table<B> {
         unfinished
     }
 
-    /// Adds the provider's later error text to operations of an endpoint that have just ended with only a status.
+    /// Adds the provider's later error text to the operations of an endpoint in `bare` that ended with the same status.
     pub fn explain(&mut self, owner: usize, error: &Error) {
         let Some(list) = self.lists.get_mut(owner) else { return };
         for id in std::mem::take(&mut list.bare) {
@@ -358,7 +360,7 @@ impl<B> Table<B> {
         self.link(id, NOBODY);
     }
 
-    /// Removes a dropped endpoint, whose index is then free.
+    /// Removes the lists of a dropped endpoint.
     pub fn forget_owner(&mut self, owner: usize) {
         for id in self.take_untold(owner).into_iter().chain(self.forget_apart(owner)) {
             if let Some(hot) = self.slab.get_mut(id) {

@@ -1,16 +1,16 @@
 //! Flushes: the condition for completion, the flushes of lanes, and the reporting of failures.
 //!
-//! A put that has completed locally is in no list of the table. The put's lane keeps a failure and reports it once, to the
-//! operation that next flushes the lane (*asks* it). So every open flush that covers operations on a lane waits for any operation
-//! that asks the lane, and takes over its error. The asking operation may belong to another flush, to a fence, to a notification,
-//! or to another endpoint on the same connection.
+//! A put that a provider has completed locally is in no list of the table. The put's lane keeps a failure and reports it once, to
+//! the operation that next flushes the lane (*asks* it). Therefore an open flush that covers operations on a lane, and has not
+//! asked the lane itself, waits for any operation that asks it. The flush takes over that operation's error. The asking operation
+//! may belong to another flush, to a fence, to a notification, or to another endpoint on the same connection.
 
 use super::*;
 
 impl<B> Table<B> {
-    /// Turns an operation opened before into a flush. The flush is complete when everything that its owner opened before it is
-    /// complete. `lanes`: the lanes that puts completed locally may have used. If `lanes` is not empty, the flush is due when it
-    /// reaches the head, see [`Table::take_due`]. `late`: an earlier failure that the flush reports.
+    /// Turns an operation opened before into a flush. The flush is complete when everything before it in its owner's list is
+    /// complete and its lanes are flushed. `lanes`: the lanes that puts completed locally may have used. If `lanes` is not empty,
+    /// the flush is due when it reaches the head, see [`Table::take_due`]. `late`: an earlier failure that the flush reports.
     pub fn start_flush(&mut self, id: Id, lanes: u64, late: Option<Error>) {
         if let Some(cold) = self.cold_mut(id) {
             (cold.lanes, cold.error) = (lanes, late);
@@ -59,7 +59,7 @@ impl<B> Table<B> {
         Some((id, self.slab.get(id)?.owner() as usize, lanes))
     }
 
-    /// Checks whether any flush is due.
+    /// Checks whether a flush may be due, or a watched transfer may have ended.
     pub fn has_due(&self) -> bool {
         !self.due.is_empty()
     }
@@ -102,8 +102,8 @@ impl<B> Table<B> {
         }
     }
 
-    /// Records the question for another endpoint that uses the same lane. Returns whether an open operation of that endpoint
-    /// reports a failure.
+    /// Records the question for another endpoint that uses the same lane. `false`: the operation for it could not be opened, so
+    /// that endpoint gets no answer.
     pub fn asks_for(&mut self, ask: Id, owner: usize, lanes: u64) -> bool {
         let Ok(also) = self.insert(owner, Kind::Native, DETACHED) else { return false };
         self.then(ask, also);
@@ -139,7 +139,8 @@ impl<B> Table<B> {
         self.is_flush(id) && !self.is_fence(id)
     }
 
-    /// Checks whether the operation is a fence's internal flush, whose error the next flush reports.
+    /// Checks whether the operation is a flush without a waiter, whose error the next flush reports: a fence's internal flush, or
+    /// one whose request was dropped.
     pub(super) fn is_fence(&self, id: Id) -> bool {
         let alone = || self.slab.cold(id).is_some_and(|cold| cold.then.is_empty());
         self.is_flush(id) && self.slab.get(id).is_some_and(|hot| hot.is(DETACHED)) && alone()

@@ -23,7 +23,7 @@ pub enum Kind {
     Ping,
     /// The end of both sides' parts of a shared copy.
     Copy,
-    /// The end of all operations before it in the list.
+    /// The end of all operations before it in the list, and then the flush of its lanes.
     Flush,
     /// The end of its parts, which are operations as well.
     Whole,
@@ -60,11 +60,11 @@ pub(super) const DETACHED: u16 = 4;
 pub(super) const POSTED: u16 = 8;
 /// Flag: the operation is a flush that has lanes to flush when it reaches the head.
 pub(super) const THEN_LANES: u16 = 16;
-/// Flag: the operation is a flush that has reached the head.
+/// Flag: the operation is a flush that has reached the head, or an operation that `fail` ends.
 pub(super) const REACHED: u16 = 32;
 /// Flag: the operation returns no value, even if its completion carries one.
 pub(super) const SILENT: u16 = 64;
-/// Flag: the failure has been reported, or nothing remains to which it could be reported.
+/// Flag: the failure has been reported, or no flush is to report it.
 pub(super) const TOLD: u16 = 128;
 /// Flag: the operation is tracked, so the worker's completion list receives its outcome with the application's value.
 pub(super) const TRACKED: u16 = 256;
@@ -82,7 +82,7 @@ pub(super) const NOBODY: u32 = 0x00ff_ffff;
 pub(super) const NOWHERE: u8 = u8::MAX;
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The part that every use of an operation touches. Together with the number it fills half a cache line.
+/// The part that every use of an operation touches. Together with the number it takes 32 bytes.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Hot {
     pub(super) kind_and_flags: u16,

@@ -4,10 +4,10 @@ use super::*;
 
 impl<B> Table<B> {
     /// Opens a key request that this endpoint sends, for itself or for another one. The request reports its outcome, and no flush
-    /// does, because it accesses no memory. `Again`: the endpoint already has `limit` open operations.
+    /// does, because it accesses no memory.
     ///
     /// # Errors
-    /// `Again`, or `NoMemory` if the table is full.
+    /// `Again` if the endpoint already has `limit` open operations; `NoMemory` if the table is full.
     pub fn open_key(&mut self, owner: usize, request: B) -> Result<Id, Status> {
         let id = self.open(owner, Kind::Key)?;
         if let Some(hot) = self.slab.get_mut(id) {

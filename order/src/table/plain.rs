@@ -1,6 +1,6 @@
-//! Operations with an empty cold part: the core holds no memory for them, they have no error, and only the holder of the request
-//! waits for them. Short puts, whose bytes the provider has copied, and queued messages are such operations. Each operation takes
-//! half a cache line, which also stores its result.
+//! *Plain* operations, whose cold part is empty: the core holds no memory for them, they have no error, and no other operation
+//! contains them. Short puts, whose bytes the provider has copied, and queued messages are such operations. Their 32 bytes also
+//! store the result. An operation whose cold part holds only its memory becomes plain when it ends.
 //!
 //! A change of the cold part ([`Table::cold_mut`]) turns a plain operation into a general one.
 
@@ -16,7 +16,7 @@ const QUEUED_FORGOTTEN: u16 = QUEUED_PLAIN | DETACHED;
 /// The flags of a posted put whose memory is kept; the cold part holds only that memory.
 const POSTED_HELD: u16 = POSTED_PLAIN & !PLAIN;
 
-/// The flags of an operation that has ended successfully; the slot holds its value.
+/// The flags of a plain operation that has ended successfully; the slot holds its value.
 pub(super) const ENDED_PLAIN: u16 = POSTED_PLAIN & !POSTED | ENDED;
 
 impl<B> Table<B> {
@@ -74,9 +74,9 @@ impl<B> Table<B> {
         Ok(id)
     }
 
-    /// Records the success of an operation at the interface to which it was posted, as the provider reports it. `None`: the
-    /// operation is neither plain nor one with only memory in its cold part, and nothing has changed. `Some(true)`: the operation
-    /// had memory, or a flush follows it; the caller must then release and flush as `Shared::with_ops` does.
+    /// Records the success of an operation at the interface to which it was posted, as the provider reports it. `None`: nothing has
+    /// changed; [`Table::completed`] handles the report. `Some(true)`: the operation had memory, or a flush has reached the head;
+    /// the caller must then release and flush as `Shared::with_ops` does.
     #[inline]
     pub fn completed_plain(&mut self, cookie: u64, interface: usize, value: u64) -> Option<bool> {
         let id = Id::from_raw(cookie)?;
@@ -93,8 +93,7 @@ impl<B> Table<B> {
         Some(self.ended_plain(owner, before, after))
     }
 
-    /// Records that a queued message has been sent; results as in [`Table::completed_plain`], with `None` if the operation has a
-    /// cold part.
+    /// Records that a queued message has been sent; results as in [`Table::completed_plain`], with [`Table::part`] for `None`.
     pub fn sent_plain(&mut self, id: Id) -> Option<bool> {
         let hot = self.slab.get_mut(id).filter(|hot| hot.parts == 1)?;
         let (owner, before, after) = (hot.owner(), hot.before, hot.after);
@@ -140,8 +139,8 @@ impl<B> Table<B> {
         head.is_some()
     }
 
-    /// Takes the value of a plain operation that has succeeded, and removes the operation. `None`: the operation has not ended or
-    /// is not plain.
+    /// Takes the value of a plain operation that has succeeded, and removes the operation. `None`: the operation has not ended, is
+    /// not plain or is not in the table.
     #[inline(always)]
     pub fn take_plain(&mut self, id: Id) -> Option<u64> {
         let mut value = 0;

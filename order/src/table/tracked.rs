@@ -25,12 +25,12 @@ pub struct Counts {
 }
 
 impl<B> Table<B> {
-    /// Reports the end of this operation in the completion list.
+    /// Makes the completion list report the end of this operation.
     pub fn track(&mut self, id: Id, user: u64) {
         self.watch(id, TRACKED, user);
     }
 
-    /// Reports the end of this operation by a counter.
+    /// Makes a counter report the end of this operation.
     pub fn count(&mut self, id: Id, counter: Id) {
         if let Some(counts) = self.counters.cold_mut(counter) {
             counts.open += 1;
@@ -59,7 +59,7 @@ impl<B> Table<B> {
         }
     }
 
-    /// Reports the end of a tracked or counted operation.
+    /// Reports the end of a tracked or counted operation, or marks a watched transfer as due.
     pub(super) fn told_by_list_or_counter(&mut self, id: Id) {
         let Some(hot) = self.slab.get(id) else { return };
         if hot.is(TAKES) {
@@ -87,8 +87,8 @@ impl<B> Table<B> {
         self.forget_ended(id);
     }
 
-    /// Checks whether the completion list or a counter reports the result, so that it is not requested. Only such an operation is
-    /// removed before its request.
+    /// Checks whether the completion list or a counter reports the result, so that it is not requested. An operation that is not in
+    /// the table counts as reported.
     pub fn is_told(&self, id: Id) -> bool {
         self.slab.get(id).is_none_or(|hot| hot.is(TRACKED | COUNTED))
     }
@@ -107,7 +107,8 @@ impl<B> Table<B> {
     pub fn take_completed(&mut self) -> Option<(u64, Result<u64, Error>)> {
         let next = self.completed.pop_front()?;
         if self.completed.is_empty() {
-            // The capacity follows the greatest length, so an application with many operations in flight causes no allocations.
+            // The capacity follows the greatest length since the list was last empty, so that the next round of the same length
+            // needs no allocation.
             let most = std::mem::take(&mut self.most_completed).max(MOST_KEPT);
             self.completed.shrink_to(most);
         }
@@ -151,7 +152,7 @@ impl<B> Table<B> {
     }
 }
 
-/// The minimum capacity that is kept when the list becomes empty; a greater length in the last round keeps more.
+/// The capacity up to which a list that becomes empty is not shrunk; a greater length in the last round keeps more.
 const MOST_KEPT: usize = 1024;
 
 #[cfg(test)]

@@ -22,7 +22,8 @@ pub struct NotClosed {
     /// serves operations of this process as well, its keys are refused from the last such operation on (docs/abi.md).
     pub region: Region,
     /// The remaining use of the region, and the remedy. `Busy`: the next attempt may succeed. With any other status no attempt will
-    /// succeed, and the memory must stay valid for the rest of the process.
+    /// succeed, and the memory must stay valid for the rest of the process. Exception: after `Invalid` from
+    /// [`Region::into_buffer`], the region is unchanged and can be closed.
     pub error: Error,
 }
 
@@ -48,11 +49,11 @@ impl From<NotClosed> for Error {
 
 impl Region {
     /// Closes the region. `Ok`: neither the library nor a device nor a peer will access the memory again, and its owner may reuse
-    /// it. The call never waits and may be made from any thread; [`Worker::close_region`](crate::Worker::close_region) waits for a
-    /// bounded time.
+    /// it. The call waits for no operation and no peer, and may be made from any thread;
+    /// [`Worker::close_region`](crate::Worker::close_region) waits for a bounded time.
     ///
     /// From the first call on, no new key of the region is made, and peers are refused, both by message and one-sidedly. Exception:
-    /// if one registration of a device serves peers and operations of this process alike (`verbs`), its keys are refused as soon as
+    /// a registration of a device may serve peers and operations of this process alike (`verbs`). Its keys are refused as soon as
     /// no operation of this process uses the region.
     ///
     /// ```

@@ -2,13 +2,14 @@
 //!
 //! Guarantees of the owner:
 //!
-//! * A region has one handle, from the first call of [`Region::handle`](super::Region::handle) until it is closed or dropped. The
-//!   handle's number is never reused while the process exists, in any context.
+//! * A region has at most one handle, from the first call of [`Region::handle`](super::Region::handle) until it is closed or
+//!   dropped. The handle's number is never reused while the process exists, in any context.
 //! * A handle is a secret like a key: **a peer that has the handle and is connected to a worker of the context gets the key.** No
 //!   other proof is required, so handles are unguessable. A handle is a counter under a permutation of all 64-bit numbers with a
-//!   secret of this process. No handle reveals anything about another one, and each guess costs a message.
-//! * A table answers the request without the application, in any progress call of the worker that received it, and on the progress
-//!   thread if there is one. The handle of a closed region and a handle that never existed are refused with the same text.
+//!   secret of this process. Handles that a peer has are of no practical use to guess another one, and each guess costs a message.
+//! * A table answers the request without the application, in a progress call of the worker that received it. That is the
+//!   application's worker or the progress thread's. The handle of a closed region and a handle that never existed are refused with
+//!   the same text.
 //!
 //! [`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle) implements the requester's side.
 
@@ -18,7 +19,7 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tieline_plugin_api::process::PerProcess;
 
-/// The number of rounds of the permutation: from 5 on, no feasible number of handles reveals anything about another one.
+/// The number of rounds of the permutation: from 5 on, the known attacks need more handles than a process makes.
 const ROUNDS: u8 = 6;
 
 /// An 8-byte handle of a region's remote key. [`Region::handle`](crate::Region::handle) makes it, and

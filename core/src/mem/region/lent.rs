@@ -1,5 +1,5 @@
-//! Transient registrations: regions that no peer accesses by a key of their own. Such a region is memory that operations use in
-//! place, or a part of a region from which a receiver reads a rendezvous message.
+//! Transient registrations: regions that operations use in place, without a registration or a key. Peers get keys only of
+//! registered parts of such a region. Also the counted copies for rendezvous messages, and the return of a region's buffer.
 
 use super::table::UNREGISTERED;
 use super::{Access, Backing, NotClosed, Region, RegionState};

@@ -1,4 +1,4 @@
-//! The table through which peers' emulated operations access a context's regions.
+//! The table through which peers' emulated operations access a context's regions, and which resolves key handles.
 
 use crate::Status;
 use crate::mem::access::Access;
