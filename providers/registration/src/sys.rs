@@ -20,7 +20,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps zeroed memory. If huge pages could hold the memory, the kernel is asked for them.
+    /// Maps zeroed memory. If `len` is a multiple of a huge page's size, the kernel is asked for huge pages.
     pub(crate) fn new(len: usize) -> Result<Mapping, Failure> {
         if len % HUGE != 0 {
             return Mapping::map(len, 0);
@@ -99,8 +99,8 @@ impl<D: Device> Piece<D> {
         unsafe { self.base.as_ptr().add(at) }
     }
 
-    /// Returns `len` bytes from `at` on. The device must have finished with them: a provider gives a buffer either to the device or
-    /// to itself.
+    /// Returns `len` bytes from `at` on. The device must have finished with them: the provider reads a buffer only while it is not
+    /// posted.
     #[inline]
     pub fn bytes(&self, at: usize, len: usize) -> &[u8] {
         // SAFETY: the range is inside the piece, which belongs to this object. The bytes are initialised, because the kernel

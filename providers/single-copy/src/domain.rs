@@ -38,7 +38,7 @@ pub trait Mechanism: Sized + Send + Sync + 'static {
     /// The reason why the memory could not be registered.
     fn register(&self, start: u64, len: u64, rights: u64) -> Result<Self::Region, Failure>;
 
-    /// Invalidates all keys of a region. Returns whether an access that passed the check is still in progress.
+    /// Invalidates all keys of a region. Returns whether an access that passed the check before is still in progress.
     fn revoke(&self, region: &Self::Region) -> Revoked;
 
     /// Writes the key of a region. The buffer has the length of a key.
