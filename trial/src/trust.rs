@@ -9,8 +9,8 @@
 //! A group with the same number as the owner does not count as another user, because most systems assign each user such a private
 //! group. If there is also an access control list, the group's rights are the maximum for the users and groups that the list names,
 //! and they count. In a program that was started with raised rights, only root's directories and files are trusted, because the
-//! user must not choose providers. In a user namespace, directories of users outside the namespace count as root's, because root's
-//! are among them.
+//! user must not choose providers. In a user namespace, "other users" are those inside it: directories of users outside count as
+//! root's, because root's are among them.
 
 use crate::{Unfit, sys};
 use std::collections::VecDeque;

@@ -61,10 +61,10 @@ impl<D: Device> Arena<D> {
     /// Returns a piece of at least `len` bytes that begins at a multiple of `align`, a power of two up to a page. The contents of
     /// the piece are zero, or those of an earlier owner.
     ///
-    /// A new area, if one is needed, has about half the size of all others together, at most 32 MiB, and always holds the piece. So
-    /// there are few areas, and a new area adds at most half as much reserve as is in use. At the limit, or if the device refuses
-    /// the area, the area is smaller. Concurrent threads that need an area create one each; all except the first create an area for
-    /// the single piece.
+    /// A new area, if one is needed, has about half the size of all others together, at most 32 MiB; it is never smaller than the
+    /// piece. So there are few areas, and the reserve of a new area is at most half of the memory of the others. At the limit, or
+    /// if the device refuses the area, the area is smaller. Concurrent threads that need an area create one each; all except the
+    /// first create an area for the single piece.
     ///
     /// # Errors
     /// `Invalid` for a length of 0 or beyond the limit, or an invalid alignment; `NoMemory` at the limit; errors of the system or

@@ -31,8 +31,8 @@ pub(crate) fn put_note(out: &mut Vec<u8>, note: Note) {
     out.extend(NOTES.iter().filter(|(_, known)| *known == note).map(|(code, _)| code));
 }
 
-/// The state that assembles frames from received bytes. It allocates memory only while a datagram is incomplete, and only for bytes
-/// that have arrived.
+/// The state that assembles frames from received bytes. It holds a buffer only while a datagram is incomplete, and allocates only
+/// for bytes that have arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     head: [u8; HEAD],

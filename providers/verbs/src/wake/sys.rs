@@ -1,4 +1,4 @@
-//! The descriptors that wake a sleeping interface.
+//! The descriptors that wake a sleeping interface, and random bytes.
 
 #![allow(unsafe_code)]
 
