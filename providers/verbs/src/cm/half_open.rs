@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The limit on half-open connections. Each of them holds a queue pair and buffers.
+/// The limit on half-open incoming connections. Each of them holds a queue pair and buffers.
 pub(super) const HALF_OPEN: usize = 64;
 /// The time after which, at the limit, a silent peer is dropped.
 const GRACE: Duration = Duration::from_secs(1);

@@ -73,7 +73,7 @@ fn module_capabilities_match_supported_operations() {
     assert_eq!((rc.priority, ud.priority, cm.priority), (60, 10, 5));
 }
 
-/// The core selects modules by cost: a class without a cost would be free, and always be selected.
+/// Among modules of the same priority, the core prefers the lower cost. A class without a cost would be free.
 #[test]
 fn each_class_that_a_module_serves_has_its_cost() {
     use cost_class::{ATOMIC, BULK_MESSAGE, BULK_RMA, SMALL_MESSAGE, SMALL_RMA};

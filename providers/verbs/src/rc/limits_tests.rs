@@ -381,7 +381,7 @@ fn a_completion_queue_grows_before_an_endpoint_is_refused() {
         regions.push(region);
         ends.push((at_a, at_b, key));
     }
-    // Every endpoint posts up to its limit, and no endpoint ends before others are made.
+    // Every endpoint posts up to its limit, and no operation ends before others are made.
     fault(|faults| faults.stuck = true);
     for (at_a, _, key) in &ends {
         while put(at_a, key, &[piece(&mut words)], 64).is_ok() {}

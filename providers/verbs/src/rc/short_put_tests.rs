@@ -132,7 +132,7 @@ fn failure_of_done_put_fails_endpoint_and_following_flush() {
     }
 }
 
-/// Checks all lengths, from any address, for every inline limit.
+/// Checks all lengths up to two bytes beyond the limit, at changing offsets.
 #[test]
 fn puts_around_the_short_limit_arrive_in_order_on_every_adapter() {
     for nature in ADAPTERS {
