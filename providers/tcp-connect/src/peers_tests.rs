@@ -31,7 +31,7 @@ fn numbered(from: usize, to: usize, n: u32) -> Vec<u8> {
     bytes
 }
 
-/// Advances all connectors until `done` returns true, sleeping on their descriptors when no progress is made.
+/// Advances all connectors until `done` returns true, and sleeps on their descriptors between the turns.
 fn turn_until(all: &mut [Peers], mut done: impl FnMut(&mut [Peers]) -> bool) {
     let poller = Poller::new().expect("epoll");
     for peers in all.iter() {

@@ -24,7 +24,7 @@ pub(crate) struct Gid {
 
 const IPV4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-/// Checks whether a GID is an IPv4 address.
+/// Checks whether a GID is an IPv4-mapped address.
 pub(crate) fn is_ipv4(raw: &[u8; 16]) -> bool {
     raw[..12] == IPV4_PREFIX
 }

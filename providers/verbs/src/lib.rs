@@ -15,8 +15,8 @@
 //!
 //! * A put, get or atomic completes when the target's device has acknowledged it: the data of a put is then in the target's memory.
 //!   A short put with local completion is complete when its call returns. Operations of one endpoint take effect in the order in
-//!   which they were posted, with two exceptions. Operations after a get or an atomic are ordered behind it only by `fence`. With
-//!   relaxed ordering, the target's bus may reorder writes.
+//!   which they were posted, with two exceptions. A later operation may overtake a pending get or atomic, unless a `fence`
+//!   separates them. With relaxed ordering, the target's bus may reorder writes.
 //! * Modified key bytes, foreign keys, ranges outside the region and missing rights are rejected before anything is posted. The
 //!   target's device rejects a *revoked* key. That operation fails with `KEY_REJECTED`, and the connection fails with it, because a
 //!   queue pair cannot continue after such an error. The provider therefore does not set `CHECKS_KEYS`.

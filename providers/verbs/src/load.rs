@@ -1,4 +1,4 @@
-//! Loads libibverbs when the first device is opened, not earlier. A machine without RDMA only pays for one look into
+//! Loads libibverbs when the first device is opened, not earlier. A machine without RDMA only pays for looks into
 //! `/sys/class/infiniband`, and building needs neither headers nor library.
 //!
 //! The inline functions of `verbs.h` (post, poll, request notification) are called through the function table of the device's

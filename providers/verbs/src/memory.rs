@@ -203,7 +203,7 @@ fn register(
     rights: c_uint,
 ) -> Result<(Mr, bool), Failure> {
     match pd.register(base, len, rights) {
-        // Read-only mappings are registered with read access only.
+        // A read-only mapping is registered with read access only, unless peers are to write to it.
         Err(libc::EFAULT | libc::EACCES)
             if rights & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) == 0 =>
         {

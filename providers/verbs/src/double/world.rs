@@ -67,7 +67,7 @@ pub(super) struct Pair {
     pub(super) pieces: usize,
     pub(super) attr: ibv_qp_attr,
     pub(super) waiting: VecDeque<Send>,
-    /// The source of the queue pair's receives and its completion queue: the addresses of the objects.
+    /// The source of the queue pair's receives, and the queue pair's completion queue: the addresses of the objects.
     pub(super) receives: usize,
     pub(super) cq: usize,
     /// The receives that the queue pair had prefetched when it entered ERR, and has not flushed.

@@ -1,4 +1,4 @@
-//! Tests that the device objects of an interface are made at the first connection, not earlier.
+//! Tests that the device objects of an `rc` interface are made at the first connection, not earlier.
 
 use crate::abi::*;
 use crate::double::nature::{ADAPTERS, play};

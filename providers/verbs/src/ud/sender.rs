@@ -36,7 +36,7 @@ pub(crate) struct Sender {
     window: usize,
     /// The time of the peer's last progress, or of the first unacknowledged packet.
     since: Duration,
-    /// The number of the oldest message at the last gap report.
+    /// The number of the message that a gap report last caused to be repaired.
     repaired: Option<u32>,
     timeout: Duration,
 }

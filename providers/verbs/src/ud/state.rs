@@ -109,7 +109,7 @@ impl Inbound {
         era >= self.era + SILENT
     }
 
-    /// Checks whether the peer still has data to send: a live peer retransmits that data.
+    /// Checks whether data of the peer is known to be missing: a live peer retransmits that data.
     fn is_owed(&self) -> bool {
         !self.arrived || self.receiver.gap
     }
@@ -163,8 +163,8 @@ impl Activity {
         }
     }
 
-    /// Advances the activity measurement; called regularly. The next span begins when enough messages have arrived to have heard
-    /// every channel, or after `SAMPLES` quiet samples.
+    /// Advances the activity measurement; called regularly. The next span begins after `2 * RECEIVES` messages or after `SAMPLES`
+    /// samples.
     fn sample(&mut self) {
         self.samples += 1;
         if self.messages >= 2 * RECEIVES || self.samples >= SAMPLES {

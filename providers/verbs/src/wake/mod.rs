@@ -200,7 +200,7 @@ impl Sleep {
     }
 
     /// Adds the completion queue: its events wake the sleeper, and the device events of its queue pairs are delivered here. The
-    /// queue must not outlive this object.
+    /// owner keeps the queue while the sleeper may sleep.
     pub(crate) fn watch(&self, cq: &Cq) -> Result<(), Failure> {
         self.epoll.add(cq.fd())?;
         self.inbox.cq.store(cq.raw.as_ptr().addr(), Ordering::Relaxed);
@@ -211,8 +211,8 @@ impl Sleep {
         self.epoll.raw()
     }
 
-    /// Adds the descriptor `fd`, which wakes the sleeper when readable. The caller owns `fd` and keeps it open as long as this
-    /// object lives.
+    /// Adds the descriptor `fd`, which wakes the sleeper when readable. The caller owns `fd` and keeps it open while the sleeper
+    /// may sleep.
     pub(crate) fn also(&self, fd: i32) -> Result<(), Failure> {
         self.epoll.add(fd)
     }

@@ -6,8 +6,8 @@ use super::*;
 /// endpoints, each gets a smaller share. A share is never below [`FEWEST_SENDS`] nor below the sends that a get with the maximum
 /// number of pieces needs ([`fewest_sends`]).
 const FIXED_FOR: usize = 64;
-/// The size up to which a resizable queue has entries for all sends (8 MiB). Beyond this size, each endpoint gets entries for
-/// `SHARED_SENDS`.
+/// The size up to which a resizable queue has entries for all sends (8 MiB). Beyond this size, the queue gets entries for
+/// `SHARED_SENDS` sends of each endpoint.
 const WIDE: usize = 1 << 17;
 const SHARED_SENDS: usize = 16;
 const FEWEST_SENDS: usize = 4;
@@ -159,8 +159,8 @@ impl State {
             _ => {
                 // The other connections get back the share that they gave up for the failed connection.
                 self.share_later = true;
-                // If the completion queue could be longer, the number of buffers limits it. With own receive queues there are more
-                // buffers than the setting says.
+                // In a queue of the maximum length, fewer receive buffers leave more entries for sends. With own receive queues,
+                // the setting does not bound the number of buffers.
                 let shared = self.receives.shared().is_some();
                 let lower = match shared && self.places() >= self.domain.max_cqe {
                     true => "TIELINE_VERBS_RX_BUFFERS, or TIELINE_VERBS_CONNECTIONS",
