@@ -71,12 +71,12 @@ impl Say {
 const ANSWER: c_int = 3;
 /// The length from which on further bytes of the answer are discarded.
 const MOST_ANSWER: usize = 4096;
-/// The first byte of the answer of a signal handler. The bytes of an attempt must not contain it.
+/// The first byte of the answer of a signal handler. The bytes of an attempt must not contain this byte.
 const SIGNAL: u8 = 0;
 
 /// Runs `attempt` in a forked child. The child has ended when the function returns. The kernel kills the child if the calling
 /// thread ends. The child's core limit is zero, and its standard streams lead to `/dev/null`. The application's signal handlers are
-/// reset in it. Signals that the application ignores stay ignored, except those that report a crash. Before the call, the caller
+/// reset in the child. Signals that the application ignores stay ignored, except those that report a crash. Before the call, the caller
 /// prepares everything that needs a lock of the application or of this library.
 ///
 /// # Errors

@@ -102,7 +102,7 @@ impl Trust {
     /// Checks whether only trusted users can create an entry in this directory, or write this file.
     ///
     /// # Errors
-    /// Another user can write it, or owns it.
+    /// Another user can write the file or directory, or owns it.
     pub fn check(&self, at: &Path, meta: &Metadata, what: &str) -> Result<(), Unfit> {
         if let Some(writers) = other_writers(at, meta) {
             let expected = match writers {

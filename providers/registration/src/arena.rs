@@ -22,7 +22,7 @@ pub(crate) const HUGE: usize = 2 << 20;
 /// The maximum size of a new area, unless a single piece needs more.
 const LARGEST: usize = 16 * HUGE;
 
-/// Areas of registered memory. Any thread may use them; no system call is made under the lock.
+/// Areas of registered memory. Any thread may use them; no system call is made under a lock.
 pub struct Arena<D: Device> {
     lender: Arc<Lender<D>>,
     bytes: usize,

@@ -126,14 +126,14 @@ impl<D: Device> Lender<D> {
         })
     }
 
-    /// Forgets the registrations of memory whose use its owner ends, and which the owner may unmap. They are not found any more.
-    /// Existing loans stay valid.
+    /// Forgets the registrations of memory whose use its owner ends, and which the owner may unmap. These registrations are not
+    /// found any more. Existing loans stay valid.
     pub fn forget(&self, start: u64, end: u64) {
         let gone = self.cache().map(|mut cache| cache.forget(start, end));
         drop(gone);
     }
 
-    /// Returns a registration that covers the memory, and the result of `look` for it (its local key).
+    /// Returns a registration that covers the memory, and the result of `look` for this registration (its local key).
     ///
     /// # Errors
     /// The error of the device.

@@ -15,7 +15,7 @@ use crate::keys::Keys;
 pub trait Mechanism: Sized + Send + Sync + 'static {
     /// The name of the only module.
     const MODULE: &'static str;
-    /// The form of packed keys. Its provider's name is also that of the only domain.
+    /// The form of packed keys. Its field `provider` is also the name of the only domain.
     const KEYS: Keys;
     /// The length of an interface address, in bytes.
     const ADDRESS_LEN: usize;

@@ -180,8 +180,8 @@ impl Device for LocalMemory {
 }
 
 fn verbs_rights(rights: u64) -> c_uint {
-    // A remote write or atomic also needs the local write right (InfiniBand specification). The local pieces of a get need it,
-    // too.
+    // A remote write or atomic also needs the local write right (InfiniBand specification). The local pieces of a get need
+    // this right, too.
     let mut verbs = IBV_ACCESS_LOCAL_WRITE;
     for (right, flag) in [
         (access::REMOTE_READ, IBV_ACCESS_REMOTE_READ),
@@ -195,7 +195,7 @@ fn verbs_rights(rights: u64) -> c_uint {
     verbs
 }
 
-/// Registers a region. The flag in the result says whether the device may write to it.
+/// Registers a region. The flag in the result says whether the device may write to the region.
 fn register(
     pd: &Arc<Pd>,
     base: *mut u8,

@@ -19,7 +19,7 @@ use tieline_plugin_api::{Failure, HostHandle, Status};
 /// The maximum number of outstanding reads and atomics of one connection.
 const MAX_READS: i32 = 16;
 
-/// The state that the interfaces and connectors of a domain share. Any thread may use it.
+/// The state that the interfaces and connectors of a domain share. Any thread may use this state.
 pub(crate) struct DomainState {
     pub(crate) settings: Settings,
     pub(crate) host: HostHandle,
@@ -34,7 +34,7 @@ pub(crate) struct DomainState {
     pub(crate) pd: Arc<Pd>,
     pub(crate) device: Arc<Device>,
     pub(crate) max_iov: usize,
-    /// The maximum number of pieces of a work request. One of the pieces is a message's header.
+    /// The maximum number of pieces of a work request. The header of a message takes one of them.
     pub(crate) pieces: usize,
     /// The maximum number of pieces into which a read scatters.
     pub(crate) max_read_pieces: usize,

@@ -59,7 +59,7 @@ pub(crate) struct AsyncEvent {
     pub(crate) port: Option<u8>,
 }
 
-/// The calls that load the library or use its device list, which it locks. A child process begins no such call if a thread of its
+/// The calls that load the library or use its device list, which the library locks. A child process begins no such call if a thread of its
 /// parent was inside one.
 pub(crate) static LISTING: Calls = Calls::new();
 
@@ -211,7 +211,7 @@ impl Pd {
         Ok(Arc::new(Pd { device, raw, kept: AtomicBool::new(false) }))
     }
 
-    /// Records that a queue pair could not be destroyed. Its buffers must never be reused.
+    /// Records that a queue pair could not be destroyed. The buffers of this queue pair must never be reused.
     pub(crate) fn keep(&self) {
         self.kept.store(true, Ordering::Relaxed);
     }

@@ -7,7 +7,7 @@
 //!
 //! A connector listens at the IP addresses of its port's network interfaces. Its address contains the listening ports, and random
 //! bytes that only recipients of the address know. A datagram to an address without a connection makes one: an id of the connection
-//! manager with a small reliable queue pair, set up in non-blocking steps. Datagrams travel over it as sends, split into frames.
+//! manager with a small reliable queue pair, set up in non-blocking steps. Datagrams travel as its sends, split into frames.
 //! Each side has `WINDOW` buffers posted and returns credits when it has posted them again. A connection is closed after
 //! `TIELINE_VERBS_CM_IDLE` without use. Beyond `TIELINE_VERBS_CM_CONNECTIONS`, the least recently used one is closed. Connections
 //! are made again on demand.

@@ -65,7 +65,7 @@ fn module_capabilities_match_supported_operations() {
     assert_eq!((rc.atomic_post64, rc.atomic_fetch64), (atomics, atomics));
     assert_eq!((rc.role, ud.role, cm.role), (role::DATA, role::DATA, role::CONNECTION_ONLY));
     assert_eq!((rc.connects, ud.connects), (connects::TO_ENDPOINT, connects::TO_INTERFACE));
-    // One of the pieces of a work request is the header.
+    // The header of a message takes one of the pieces of a work request.
     assert_eq!((rc.max_iov, rc.max_short, rc.max_short_put), (11, 8192, 188));
     assert_eq!((rc.max_put, rc.max_get), (1 << 30, 1 << 30));
     assert_eq!((ud.max_short, ud.max_packed, ud.max_identity_len), (4056, 4056, 4096));

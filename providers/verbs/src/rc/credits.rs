@@ -102,7 +102,7 @@ impl Credits {
         self.granted
     }
 
-    /// Enlarges the window. The buffers for it must exist.
+    /// Enlarges the window by `more` messages.
     pub(crate) fn grow(&mut self, more: u32) {
         self.granted += more;
         self.growth += more;

@@ -1,4 +1,4 @@
-//! Tests of short puts, whose bytes are copied during the post. With local completion they cause no further event unless the
+//! Tests of short puts, whose bytes are copied during the post. With local completion such a put causes no further event unless the
 //! connection fails.
 
 use super::queue::RESERVE;

@@ -69,7 +69,7 @@ struct Outbound {
     listed: bool,
     /// The pending flushes: for each, the number up to which everything must be acknowledged, and the cookie.
     flushes: Vec<(u32, u64)>,
-    /// Whether the application is packing a message. Its place in the window is reserved, and nothing else is posted meanwhile.
+    /// Whether the application is packing a message. Its place in the window is reserved, and no other message is posted meanwhile.
     packing: bool,
     closing: bool,
     failed: Option<Status>,
