@@ -103,8 +103,7 @@ impl DomainState {
         self.port.route(peer, &self.local, &self.settings)
     }
 
-    /// Returns the maximum length of a short put. If the queue pair inlines less than the setting asks for, a buffer carries the
-    /// data.
+    /// Returns the maximum length of a short put. If a queue pair cannot inline a short put, a buffer carries the data.
     pub(crate) fn max_short_put(&self) -> usize {
         self.settings.inline.min(self.settings.segment).min(self.max_message)
     }
