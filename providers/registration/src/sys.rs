@@ -53,8 +53,8 @@ impl Mapping {
         if base == libc::MAP_FAILED {
             return Err(Failure::last_os_error(&format!("mapping {len} bytes of buffers")));
         }
-        // SAFETY: the range was just mapped. A forked child has no use for the range. Pinned pages would be copied immediately at a fork,
-        // and huge pages from the reserved ones. If the kernel refuses, that is the only cost.
+        // SAFETY: the range was just mapped. A forked child has no use for the range. Pinned pages would be copied immediately at a
+        // fork, and huge pages from the reserved ones. If the kernel refuses, that is the only cost.
         let _ = unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
         NonNull::new(base.cast::<u8>())
             .map(|base| Mapping { base, len })

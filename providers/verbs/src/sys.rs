@@ -59,8 +59,8 @@ pub(crate) struct AsyncEvent {
     pub(crate) port: Option<u8>,
 }
 
-/// The calls that load the library or use its device list, which the library locks. A child process begins no such call if a thread of its
-/// parent was inside one.
+/// The calls that load the library or use its device list, which the library locks. A child process begins no such call if a thread
+/// of its parent was inside one.
 pub(crate) static LISTING: Calls = Calls::new();
 
 impl Device {

@@ -4,8 +4,8 @@
 //! receiver returns the credit when the application is done with the message. The next message in the other direction carries the
 //! credit; once half of the window is owed, a separate message does. A receiver that does not poll therefore stops its senders
 //! before its receive queue runs dry. Puts and gets are then never stuck behind messages without a buffer, as long as all windows
-//! fit into the queue, each with the receives for control messages. With the defaults they fit for 28 peers. With more peers, a
-//! receiver that does not poll may delay simultaneous senders.
+//! fit into the queue, each with the receives for control messages. With the defaults, the initial windows of 28 peers fit. With
+//! more peers, a receiver that does not poll may delay simultaneous senders.
 //!
 //! A window starts small, because every message in a window needs a buffer. If half of the window is owed and no message could
 //! carry the credits, the peer is sending a stream. The window then doubles, up to `TIELINE_VERBS_MAX_WINDOW`, as long as this
