@@ -76,8 +76,8 @@ const SIGNAL: u8 = 0;
 
 /// Runs `attempt` in a forked child. The child has ended when the function returns. The kernel kills the child if the calling
 /// thread ends. The child's core limit is zero, and its standard streams lead to `/dev/null`. The application's signal handlers are
-/// reset in the child. Signals that the application ignores stay ignored, except those that report a crash. Before the call, the caller
-/// prepares everything that needs a lock of the application or of this library.
+/// reset in the child. Signals that the application ignores stay ignored, except those that report a crash. Before the call, the
+/// caller prepares everything that needs a lock of the application or of this library.
 ///
 /// # Errors
 /// No child can be made, so nothing is known.

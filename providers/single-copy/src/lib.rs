@@ -68,8 +68,8 @@ pub fn failed_here(step: &str, why: &str) -> Failure {
     Failure::new(Status::Io, text)
 }
 
-/// Returns the error for a device that could not be opened. `module` is the kernel module, `rule` states what the module's udev rule
-/// does and what to do.
+/// Returns the error for a device that could not be opened. `module` is the kernel module, `rule` states what the module's udev
+/// rule does and what to do.
 #[must_use]
 pub fn not_opened(device: &str, module: &str, rule: &str, error: &std::io::Error) -> Failure {
     match error.kind() {
