@@ -119,8 +119,8 @@ impl<D: Device> Arena<D> {
     }
 }
 
-/// Returns the length in whole pages of a new area for `least` bytes, next to areas of `total` bytes: half of `total`, at most
-/// `LARGEST`, rounded down to whole huge pages if it holds one. The length is never below `least`.
+/// Returns the length of a new area for `least` bytes, next to areas of `total` bytes. The length is half of `total` and at most
+/// `LARGEST`, in whole huge pages if it reaches the size of one, otherwise in whole pages. It is never below `least`.
 fn area_len(least: usize, total: usize) -> usize {
     let wanted = (total / 2).min(LARGEST);
     let whole = if wanted >= HUGE { HUGE } else { PAGE as usize };

@@ -294,8 +294,8 @@ pub(crate) fn state(class: &Path, port: &PortName) -> String {
     text.rsplit(':').next().unwrap_or("").trim().to_string()
 }
 
-/// Returns the link rate in bytes per second, parsed from the kernel's text `40 Gb/sec (4X QDR)`; that of 2.5 Gb/s if the text has
-/// no valid rate.
+/// Returns the link rate in bytes per second, parsed from the kernel's text `40 Gb/sec (4X QDR)`. Without a valid rate in the text,
+/// the rate is that of 2.5 Gb/s.
 pub(crate) fn bytes_per_second(class: &Path, port: &PortName) -> f64 {
     let text = fs::read_to_string(port.folder(class).join("rate")).unwrap_or_default();
     let gigabits: f64 = text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(2.5);

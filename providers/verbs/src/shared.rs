@@ -46,7 +46,7 @@ pub(crate) struct DomainState {
     pub(crate) max_cqe: usize,
     /// Whether the device has shared receive queues.
     pub(crate) shares_receives: bool,
-    /// The number of reads and atomics of one connection that this device serves concurrently as the responder; below, the number
+    /// The number of reads and atomics of one connection that this device serves concurrently as the responder. Below, the number
     /// that the device keeps in flight as the requester. Both are at most `MAX_READS`.
     pub(crate) reads_served: u8,
     pub(crate) reads_asked: u8,

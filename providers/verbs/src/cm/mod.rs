@@ -31,8 +31,7 @@
 //! # Queue pairs
 //!
 //! librdmacm opens devices of its own. Its ids are used without queue pairs. The queue pairs are made on the domain's device, with
-//! the attributes from the manager, so they use the same code for buffers, teardown and wake-ups as the other modules.
-//!
+//! the attributes from the manager. They use the same code for buffers, teardown and wake-ups as the other modules.
 //! # Structure
 //!
 //! `connector` is the interface to the core. [`tieline_net::datagrams`] selects the connection to each peer; `wires` and `dial`

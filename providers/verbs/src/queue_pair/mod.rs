@@ -237,8 +237,8 @@ pub(crate) fn event_error(kind: c_uint) -> Failure {
 /// RoCE of older kernels never sends the report. Without the report, the receives that the device has taken are unknown: the shared
 /// queue serves all queue pairs, and devices take receives in an order of their own.
 pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(1);
-/// The minimum time for which a queue pair with a broken connection is kept before it is destroyed, while its interface is open and
-/// no reset of the queue pair has failed.
+/// The minimum time for which a queue pair with a broken connection is kept before it is destroyed. The close of the interface and
+/// a failed reset destroy the queue pair earlier.
 const KEPT_FOR: Duration = Duration::from_secs(1);
 /// The number of retired queue pairs from which on a new connection first destroys the oldest ones, because peers that reconnect
 /// repeatedly would exhaust the device. While the port is down, all retired queue pairs are kept, and no connection is made beyond
