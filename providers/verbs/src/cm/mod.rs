@@ -32,6 +32,7 @@
 //!
 //! librdmacm opens devices of its own. Its ids are used without queue pairs. The queue pairs are made on the domain's device, with
 //! the attributes from the manager. They use the same code for buffers, teardown and wake-ups as the other modules.
+//!
 //! # Structure
 //!
 //! `connector` is the interface to the core. [`tieline_net::datagrams`] selects the connection to each peer; `wires` and `dial`
