@@ -1,7 +1,7 @@
 //! The answers of trials, kept in a file of the user's cache directory.
 //!
-//! The cache only saves time. It is ignored without a message if it cannot be read or written, or if another user could have
-//! written or placed it.
+//! The cache only saves time. A cache that cannot be read, or that another user could have written or placed, counts as empty. A
+//! failed write is ignored.
 
 use crate::Trust;
 use std::collections::HashMap;
@@ -15,11 +15,11 @@ use tieline_plugin_api::{effective_uid, raised_rights};
 
 /// The time in seconds for which a negative answer is valid.
 const NO_LASTS_SECONDS: u64 = 24 * 3600;
-/// The maximum number of answers in the cache; the latest ones are kept.
+/// The maximum number of answers that a write keeps: the added answer, and the latest of the others.
 const MOST_ENTRIES: usize = 256;
 const MOST_CACHE_BYTES: u64 = 256 * 1024;
 
-/// The identity of one state of a file: device, inode, size and times.
+/// The identity of one state of a file: device, inode, size, and the times of modification and of status change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileKey([i64; 7]);
 
@@ -72,8 +72,8 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Checks whether the answer is still valid. A negative answer is valid for a day, because the cause of a crash may be removed
-    /// without a change of the file. An answer with a time in the future is invalid.
+    /// Checks whether the answer is still valid. A positive answer is always valid. A negative answer is valid for a day, because
+    /// the cause of a crash may be removed without a change of the file. A negative answer with a time in the future is invalid.
     #[must_use]
     pub fn holds(&self, now: u64) -> bool {
         self.fault.is_none() || now.checked_sub(self.at).is_some_and(|age| age < NO_LASTS_SECONDS)
@@ -91,7 +91,8 @@ pub fn now() -> u64 {
 pub struct Cache(PathBuf);
 
 impl Cache {
-    /// Returns `$XDG_CACHE_HOME/tieline/NAME`, or `~/.cache/tieline/NAME`. `None` without a home directory, and in a setuid program.
+    /// Returns `$XDG_CACHE_HOME/tieline/NAME`, or `~/.cache/tieline/NAME`. `None` if neither variable (`XDG_CACHE_HOME`, `HOME`) is
+    /// an absolute path, and in a program that was started with raised rights.
     #[must_use]
     pub fn named(name: &str) -> Option<Cache> {
         if raised_rights() {
@@ -111,7 +112,7 @@ impl Cache {
         Cache(file)
     }
 
-    /// Reads all answers; any error yields none.
+    /// Reads the answers. A cache that cannot be read has none, and malformed lines are skipped.
     #[must_use]
     pub fn read(&self) -> HashMap<Key, Answer> {
         self.text().unwrap_or_default().lines().filter_map(parse).collect()
@@ -139,7 +140,7 @@ impl Cache {
         file.take(MOST_CACHE_BYTES).read_to_string(&mut text).ok().map(|_| text)
     }
 
-    /// Adds one answer by replacing the file with a new one.
+    /// Sets the answer for this key, by replacing the file with a new one. Errors are ignored.
     pub fn add(&self, key: &Key, answer: &Answer) {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let Some(directory) = self.0.parent() else { return };
@@ -207,13 +208,13 @@ fn parse(line: &str) -> Option<(Key, Answer)> {
     Some((Key { file: FileKey(numbers), of: of.to_string() }, Answer { fault, at }))
 }
 
-/// Checks whether only root and this user can have written the file.
+/// Checks whether root or this user owns the file or directory, and neither its group nor others can write it.
 fn ours(meta: &fs::Metadata) -> bool {
     (meta.uid() == effective_uid() || meta.uid() == 0) && meta.mode() & 0o022 == 0
 }
 
-/// Checks whether the existing part of a path avoids directories of other users. If a program runs with another user's HOME (as
-/// under sudo), the cache there is neither read nor written.
+/// Checks whether no other user can redirect the existing part of a path. If root runs a program with another user's HOME (as under
+/// sudo), the cache there is neither read nor written.
 fn is_of_ours(directory: &Path) -> bool {
     let there = directory.ancestors().find(|part| fs::symlink_metadata(part).is_ok());
     there.is_some_and(|there| Trust::current_process().follow(there).is_ok())

@@ -1,9 +1,9 @@
 //! The child process of a trial, and the system calls of the other files.
 //!
 //! The trial forks instead of running a helper program, because a library cannot rely on an installed helper. Between fork and
-//! `_exit` the child makes system calls and runs the attempt; nothing else. The application's exit handlers do not run. The attempt
-//! may load files and allocate: glibc makes its loader and its allocator usable in the child of a multi-threaded process. If they
-//! are not usable, the child hangs and is killed.
+//! `_exit` the child makes system calls and runs the attempt; nothing else. `_exit` runs no exit handlers of the application. The
+//! attempt may load files and allocate: glibc makes its loader and its allocator usable in the child of a multi-threaded process. A
+//! child that hangs nevertheless is killed at the time limit.
 
 #![allow(unsafe_code)]
 
@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 /// The share of this process that the child keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// The child has no descriptor of this process and no blocked signal, and gains no rights by `exec`.
+    /// The child has no blocked signal, and gains no rights by `exec`. If the kernel has `close_range` (Linux 5.9), the child has
+    /// no descriptor of this process.
     Nothing,
     /// The child keeps the descriptors of this process and its signal mask, because the attempt uses objects of this process.
     Descriptors,
@@ -34,20 +35,20 @@ pub enum End {
     Killed(i32),
     /// The child did not end within the limit, and was killed.
     TimedOut,
-    /// The child ended, and another part of this process collected its status.
+    /// The child ended with an unknown status: another part of this process collected the status, or ignores SIGCHLD.
     Gone,
 }
 
 /// The result of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The bytes that the attempt has said.
+    /// The bytes that the attempt has sent; of a long answer only the beginning.
     pub said: Vec<u8>,
     /// The end of the child.
     pub end: End,
 }
 
-/// The child's way to its parent.
+/// The child's end of the pipe to its parent.
 #[derive(Clone, Copy)]
 pub struct Say(c_int);
 
@@ -68,14 +69,15 @@ impl Say {
 
 /// The descriptor of the answer in a child that shares nothing.
 const ANSWER: c_int = 3;
-/// The maximum length of an answer.
+/// The length from which on further bytes of the answer are discarded.
 const MOST_ANSWER: usize = 4096;
-/// The first byte of the answer of a signal handler, which no text contains.
+/// The first byte of the answer of a signal handler. The bytes of an attempt must not contain this byte.
 const SIGNAL: u8 = 0;
 
-/// Runs `attempt` in a forked child. The child has ended when the function returns. It ends with its parent, dumps no core and prints
-/// nothing. None of the application's signal handlers run in it, and signals that the application ignores stay ignored. The caller
-/// prepares everything that needs a lock of this process before the call.
+/// Runs `attempt` in a forked child. The child has ended when the function returns. The kernel kills the child if the calling
+/// thread ends. The child's core limit is zero, and its standard streams lead to `/dev/null`. The application's signal handlers are
+/// reset in the child. Signals that the application ignores stay ignored, except those that report a crash. Before the call, the
+/// caller prepares everything that needs a lock of the application or of this library.
 ///
 /// # Errors
 /// No child can be made, so nothing is known.
@@ -117,8 +119,8 @@ fn run(
     }
 }
 
-/// Prepares the state of the child. Its output must not reach the application's output. A hanging child that shares nothing must hold
-/// no descriptor of the application open.
+/// Prepares the state of the child. The child's output must not reach the application's output. A hanging child that shares nothing
+/// must hold no descriptor of the application open.
 ///
 /// # Safety
 /// The caller is a forked child; `stack` lives as long as the child.
@@ -151,7 +153,7 @@ unsafe fn prepare(share: Share, answer: c_int, stack: &mut [u8]) -> Say {
 /// The descriptor to which the signal handler writes; used in the child alone.
 static CRASHED: AtomicI32 = AtomicI32::new(-1);
 
-/// Resets the application's signal handlers, and reports the signal that ends the child through the pipe. The application may
+/// Resets the application's signal handlers, and installs a handler that reports a crash through the pipe. The application may
 /// collect the child's status itself (or ignore SIGCHLD), and then waitpid returns no status.
 ///
 /// # Safety
@@ -163,7 +165,7 @@ unsafe fn signals(share: Share, say: Say, stack: &mut [u8]) {
         for signal in 1..=64 {
             let mut action: libc::sigaction = std::mem::zeroed();
             let code = libc::sigaction(signal, std::ptr::null(), &mut action);
-            // An early close of a socket, for example, must end the child no more than this process.
+            // Ignored signals stay ignored: a write to a closed socket, for example, must end the child no more than this process.
             if code == 0 && action.sa_sigaction != libc::SIG_IGN {
                 let _ = libc::signal(signal, libc::SIG_DFL);
             }
@@ -315,7 +317,7 @@ fn readable(fd: &OwnedFd) -> bool {
     unsafe { libc::poll(&mut wait, 1, 0) == 1 }
 }
 
-/// Reads the available bytes; `false` at end of file.
+/// Reads the available bytes; `false` at end of file or after an error.
 fn drain(reader: &OwnedFd, answer: &mut Vec<u8>) -> bool {
     let mut buffer = [0u8; 1024];
     loop {
@@ -338,8 +340,8 @@ fn drain(reader: &OwnedFd, answer: &mut Vec<u8>) -> bool {
 /// The attribute that holds an access control list (acl(5)).
 const ACCESS_LIST: &CStr = c"system.posix_acl_access";
 
-/// Checks whether an access control list grants rights to users other than a file's owner, its group and the others of its mode. If
-/// that is unknown, the result is `true`.
+/// Checks whether a file or directory has an access control list with more entries than its mode. If that is unknown, the result is
+/// `true`.
 pub(crate) fn has_access_list(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return true };
     // SAFETY: two strings that end with zero; nothing is written, since the buffer size is zero.

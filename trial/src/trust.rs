@@ -1,14 +1,16 @@
-//! The check that only root and this user can change a provider's file or replace it.
+//! The check that only root and this user can change a file or replace it.
 //!
 //! dlopen takes a path. A user who can rename a directory of the path decides which file is loaded, regardless of an earlier check.
 //! So the check follows the path from the root, like the kernel. Every directory and every symbolic link of the path must belong to
 //! root or to this user, and no other user may be able to write the directories. A sticky directory (`/tmp`) may be writable by
-//! all, because only the owner of an entry and the owner of the directory can move the entry. Under these conditions no other user
-//! can redirect the path, neither during the check (each step is in a directory that was checked before) nor later.
+//! all, because only root, the owner of an entry and the owner of the directory can move the entry. Under these conditions no other
+//! user can redirect the path, neither during the check (each step is in a directory that was checked before) nor later.
 //!
 //! A group with the same number as the owner does not count as another user, because most systems assign each user such a private
-//! group. If there is also an access control list, the group's rights are the maximum that the list may grant to any user, and they
-//! count. In a setuid program only root's directories and files are trusted, because the user must not choose providers.
+//! group. If there is also an access control list, the group's rights are the maximum for the users and groups that the list names,
+//! and they count. In a program that was started with raised rights, only root's directories and files are trusted, because the
+//! user must not choose providers. In a user namespace, "other users" are those inside it: directories of users outside count as
+//! root's, because root's are among them.
 
 use crate::{Unfit, sys};
 use std::collections::VecDeque;
@@ -26,7 +28,7 @@ const STICKY: u32 = 0o1000;
 /// The owners whose directories and files are trusted.
 #[derive(Clone, Copy, Debug)]
 pub struct Trust {
-    /// The user that is trusted besides root; `None` in a setuid program.
+    /// The user that is trusted besides root; `None` in a program that was started with raised rights.
     user: Option<u32>,
     /// The number that stands for all users outside the user namespace, including root of the host, in a process inside one.
     outside: Option<u32>,
@@ -37,7 +39,7 @@ pub struct Trust {
 pub enum Obstacle {
     /// The path is unsafe: another user could change its target.
     Unsafe(Unfit),
-    /// The path has no target; the text is the reason.
+    /// The path cannot be followed to a target; the text is the reason.
     Nowhere(String),
 }
 
@@ -54,7 +56,8 @@ impl Trust {
         Trust { user, outside: None }
     }
 
-    /// Follows an absolute path through its links, and returns its target. [`Trust::check`] checks the file at the target.
+    /// Follows an absolute path through its links, and returns its target. The target itself is not checked: [`Trust::check`] does
+    /// that.
     ///
     /// # Errors
     /// An obstacle on the path.
@@ -99,7 +102,7 @@ impl Trust {
     /// Checks whether only trusted users can create an entry in this directory, or write this file.
     ///
     /// # Errors
-    /// Another user can write it, or owns it.
+    /// Another user can write the file or directory, or owns it.
     pub fn check(&self, at: &Path, meta: &Metadata, what: &str) -> Result<(), Unfit> {
         if let Some(writers) = other_writers(at, meta) {
             let expected = match writers {
@@ -207,8 +210,8 @@ fn nowhere(at: &Path, error: &io::Error, link: Option<&(PathBuf, PathBuf)>) -> O
 }
 
 /// Returns the user number that stands for all users outside the user namespace of this process; `None` without such users. In a
-/// user namespace root's directories, such as `/`, also have this number, so directories of a path with this number count as
-/// root's.
+/// user namespace without root, root's directories, such as `/`, also have this number, so directories of a path with this number
+/// count as root's.
 fn outside() -> Option<u32> {
     let text = fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?;
     outside_of(&fs::read_to_string("/proc/self/uid_map").ok()?, text.trim().parse().ok()?)
@@ -379,7 +382,8 @@ mod tests {
         assert_eq!(outside_of("", 65534), None);
     }
 
-    /// In a user namespace, root's directories belong to the overflow user: if that number were refused, no path would be trusted.
+    /// In a user namespace without root, root's directories belong to the overflow user: if that number were refused, no path would
+    /// be trusted.
     #[test]
     fn user_namespace_allows_own_path_and_refuses_outside_files() {
         let tree = Tree::new("namespace");

@@ -1,7 +1,7 @@
 //! The memory of a provider that its device can access: areas, each registered as a whole, and pieces of them.
 //!
-//! Every registration, and every page of a registration, costs the kernel and the device work. So buffers share few registrations,
-//! and a large enough area lies in huge pages if the system has some.
+//! Every registration, and every page of a registration, costs the kernel and the device work. So buffers share few registrations.
+//! An area whose length is a multiple of a huge page's lies in huge pages if the system provides them.
 
 mod free_list;
 #[cfg(test)]
@@ -15,14 +15,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tieline_plugin_api::{Failure, Status};
 
-/// The size of which the starts and ends of pieces are multiples, so that two pieces share no cache line.
+/// The size of which the starts and ends of pieces are multiples, so that two pieces share no cache line of 64 bytes.
 const LINE: usize = 64;
 /// The size of a huge page, in bytes.
 pub(crate) const HUGE: usize = 2 << 20;
 /// The maximum size of a new area, unless a single piece needs more.
 const LARGEST: usize = 16 * HUGE;
 
-/// Areas of registered memory. Any thread may use them; no system call is made under the lock.
+/// Areas of registered memory. Any thread may use them; no system call is made under a lock.
 pub struct Arena<D: Device> {
     lender: Arc<Lender<D>>,
     bytes: usize,
@@ -35,7 +35,8 @@ struct Areas<D: Device> {
     coming: usize,
 }
 
-/// A mapping and its registration, which ends first. Both end with the area's last piece.
+/// A mapping and its registration, which ends first. Both end with the last reference to the area: that of its last piece, or of a
+/// concurrent [`Arena::take`].
 struct Area<D: Device> {
     registration: D::Registration,
     memory: Mapping,
@@ -50,8 +51,8 @@ pub struct Piece<D: Device> {
 }
 
 impl<D: Device> Arena<D> {
-    /// Makes an arena without memory, which may grow to `bytes` bytes, in whole pages. Its areas are registered with the lender's
-    /// device. The lender evicts unused registrations to make room for the areas.
+    /// Makes an arena without memory, which may grow to `bytes` bytes, rounded down to whole pages. Its areas are registered with
+    /// the lender's device. If the device reports lack of memory, the lender evicts unused registrations.
     pub fn new(lender: Arc<Lender<D>>, bytes: usize) -> Arena<D> {
         let areas = Mutex::new(Areas { made: Vec::new(), coming: 0 });
         Arena { lender, bytes: bytes & !(PAGE as usize - 1), areas }
@@ -60,12 +61,14 @@ impl<D: Device> Arena<D> {
     /// Returns a piece of at least `len` bytes that begins at a multiple of `align`, a power of two up to a page. The contents of
     /// the piece are zero, or those of an earlier owner.
     ///
-    /// A new area, if one is needed, is half as large as all others together. So there are few areas, and at most a third of the
-    /// memory is unused reserve. Concurrent threads that need an area create one each; all except the first create an area for the
-    /// single piece.
+    /// A new area, if one is needed, has about half the size of all others together, at most 32 MiB; it is never smaller than the
+    /// piece. So there are few areas, and the reserve of a new area is at most half of the memory of the others. At the limit, or
+    /// if the device refuses the area, the area is smaller. Concurrent threads that need an area create one each; all except the
+    /// first create an area for the single piece.
     ///
     /// # Errors
-    /// `NoMemory` at the limit; errors of the system or the device.
+    /// `Invalid` for a length of 0 or beyond the limit, or an invalid alignment; `NoMemory` at the limit; errors of the system or
+    /// the device.
     pub fn take(&self, len: usize, align: usize) -> Result<Piece<D>, Failure> {
         if len == 0 || len > self.bytes || !align.is_power_of_two() || align > PAGE as usize {
             let text = format!("no piece of {len} bytes at a multiple of {align} is to be had");
@@ -103,7 +106,8 @@ impl<D: Device> Arena<D> {
         piece
     }
 
-    /// Returns an area of the wanted or the minimum length, for which the lender makes room.
+    /// Returns an area of the wanted length or, if that fails, of the minimum length. For the latter the lender evicts unused
+    /// registrations if necessary.
     fn make(&self, wanted: usize, least: usize) -> Result<Area<D>, Failure> {
         let new = |len| Area::new(self.lender.device(), len);
         let larger = (wanted > least).then(|| new(wanted).ok()).flatten();
@@ -115,8 +119,8 @@ impl<D: Device> Arena<D> {
     }
 }
 
-/// Returns the length in whole pages of a new area for `least` bytes, next to areas of `total` bytes: whole huge pages if there is
-/// room for one.
+/// Returns the length of a new area for `least` bytes, next to areas of `total` bytes. The length is half of `total` and at most
+/// `LARGEST`, in whole huge pages if it reaches the size of one, otherwise in whole pages. It is never below `least`.
 fn area_len(least: usize, total: usize) -> usize {
     let wanted = (total / 2).min(LARGEST);
     let whole = if wanted >= HUGE { HUGE } else { PAGE as usize };
@@ -144,7 +148,7 @@ impl<D: Device> Area<D> {
 }
 
 impl<D: Device> Piece<D> {
-    /// Returns the registration of the piece.
+    /// Returns the registration of the area that contains the piece.
     pub fn registration(&self) -> &D::Registration {
         &self.area.registration
     }

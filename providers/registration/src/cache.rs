@@ -1,14 +1,14 @@
 //! The existing registrations, their users, and their eviction when a limit is reached.
 //!
 //! An operation on memory that the application did not register needs a registration from its posting to its completion. Only for
-//! that time has the application promised that the memory stays in place. So concurrent operations on the same memory share one
+//! that time has the application promised that the memory stays in place. Concurrent operations on the same memory can share one
 //! registration.
 //!
 //! An operation on a part of the memory promises that part only. A registration is therefore reused only while operations on all of
 //! its memory have followed each other without a gap. After the last of these operations has ended, the memory may be unmapped and
 //! another mapping created at the same address. The device would still access the *old* pages, and a library without hooks is not
-//! notified. A registration may only be kept longer if the program promises not to unmap ([`Limits::keep`]). In that case the least
-//! recently used ones are evicted when a limit is reached.
+//! notified. If the program promises not to unmap ([`Limits::keep`]), registrations are kept longer, and the least recently used
+//! ones are evicted when a limit is reached.
 //!
 //! This module only does the bookkeeping. It holds values and returns those to be destroyed, so no system call is made under its
 //! lock.
@@ -29,7 +29,7 @@ pub struct Limits {
     pub entries: usize,
 }
 
-/// The identity of an entry: its first byte and a number that is never reused.
+/// The identity of an entry: the address of its first byte, and a number that is never reused.
 type EntryId = (u64, u64);
 
 /// A use of an entry, which its user releases once.
@@ -61,7 +61,8 @@ pub(crate) struct Cache<T> {
     /// The entries without users, the longest unused first.
     idle: BTreeMap<u64, EntryId>,
     bytes: u64,
-    /// The longest entry: an entry that overlaps an address begins at most this far before it.
+    /// The length of the longest entry since the cache was last empty: an entry that overlaps an address begins at most this far
+    /// before it.
     longest: u64,
     clock: u64,
 }
@@ -84,7 +85,7 @@ impl<T> Cache<T> {
         all.filter(move |(_, entry)| entry.end > start).map(|(id, entry)| (*id, entry))
     }
 
-    /// Returns an entry that contains all of `start..end`, and that the device may write if requested.
+    /// Finds an entry that contains all of `start..end`, and that the device may write if requested. Adds a user to the entry.
     pub(crate) fn find(&mut self, start: u64, end: u64, written: bool) -> Option<(Ticket, &T)> {
         let fits = |(id, entry): &(EntryId, &Entry<T>)| {
             !entry.doomed && id.0 <= start && end <= entry.end && (entry.written || !written)
@@ -135,7 +136,7 @@ impl<T> Cache<T> {
         let entry = self.entries.get_mut(&ticket.id)?;
         entry.users -= 1;
         entry.vouching -= usize::from(ticket.whole);
-        // Memory that no operation covers may be unmapped, and another mapping created there.
+        // If no operation covers all of the memory, the rest may be unmapped, and another mapping created there.
         entry.doomed |= !self.limits.keep && entry.vouching == 0;
         if entry.users > 0 {
             return None;
@@ -148,7 +149,8 @@ impl<T> Cache<T> {
         None
     }
 
-    /// Forgets the registrations of this memory, which may be unmapped: they are not found any more.
+    /// Forgets the registrations of this memory, which may be unmapped: they are not found any more. Returns the unused ones, which
+    /// are to be destroyed.
     pub(crate) fn forget(&mut self, start: u64, end: u64) -> Vec<T> {
         let ids: Vec<EntryId> = self.overlapping(start, end).map(|(id, _)| id).collect();
         let mut gone = Vec::new();

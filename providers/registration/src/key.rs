@@ -1,5 +1,5 @@
-//! The part of a remote key that all providers with registrations have in common: the range and the rights that it grants, and the
-//! seal that protects it. The *seal* is a random number of the owner's domain, which peers receive with an address.
+//! The common part of the remote keys of `verbs` and `ofi`: the range and the rights that a key grants, and the seal that protects
+//! the key. The *seal* is a random number of the owner's domain, which peers receive with an address.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -12,7 +12,7 @@ pub type Seal = [u8; 16];
 pub const CHECK: usize = 16;
 
 fn digest(body: &[u8], seal: &Seal) -> Hmac<Sha256> {
-    // HMAC accepts keys of every length. If HMAC failed nevertheless, the resulting key would match at no peer.
+    // HMAC accepts keys of every length, so the second key is never used.
     let mut mac =
         Hmac::<Sha256>::new_from_slice(seal).unwrap_or_else(|_| Hmac::new(&[0; 64].into()));
     mac.update(body);

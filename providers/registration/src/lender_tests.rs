@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tieline_plugin_api::{Failure, Status};
 
-/// A device that counts registrations, and refuses the next ones with this status.
+/// A device that counts registrations. While `refuses` has a status, the device refuses them with this status.
 #[derive(Default)]
 struct Counting {
     made: AtomicUsize,

@@ -1,6 +1,6 @@
 //! Registrations of local memory, for providers whose device accesses only registered memory. A [`Lender`] registers memory that
-//! the application did not register itself, for the time of an operation (a transient registration). An [`Arena`] holds the
-//! provider's own buffers, many in one registration. [`key`] has the common part of their remote keys.
+//! the application did not register itself, for the time of an operation or longer (a transient registration). An [`Arena`] holds
+//! the provider's own buffers, many in one registration. [`key`] has the common part of remote keys.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -9,7 +9,7 @@
 //!
 //! struct Adapter;
 //! impl Device for Adapter {
-//!     type Registration = u32; // a local key; what ends the registration when it is dropped
+//!     type Registration = u32; // a local key; a real registration ends when it is dropped
 //!     fn register(&self, base: *mut u8, len: usize, written: bool) -> Result<u32, Failure> {
 //! #       let _ = (base, len, written);
 //!         Ok(7)
@@ -42,8 +42,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tieline_plugin_api::{Failure, Status};
 
-/// The size of a page, in bytes. Registrations cover whole pages: the kernel pins no less, and neighbours on one page share a
-/// registration.
+/// The smallest size of a page, in bytes. Shared registrations cover whole pages: the kernel pins no less, and neighbours on one
+/// page share a registration.
 const PAGE: u64 = 4096;
 
 /// The device that registers memory.
@@ -51,12 +51,12 @@ pub trait Device {
     /// A registration, which ends when it is dropped.
     type Registration;
 
-    /// Registers `len` bytes at `base`. The caller of the provider guarantees the memory until the operation has ended. `written`
-    /// states whether the device will write to the memory.
+    /// Registers `len` bytes at `base`. For an operation, the caller of the provider guarantees the memory until the operation has
+    /// ended. `written` states whether the device will write to the memory.
     ///
     /// # Errors
-    /// Errors of the system or the device. After `NoMemory`, at a limit on locked memory, the caller evicts unused registrations
-    /// and retries.
+    /// Errors of the system or the device. `NoMemory` states that a limit on locked memory is reached: the caller evicts unused
+    /// registrations and, if there were any, retries once.
     fn register(
         &self,
         base: *mut u8,
@@ -65,7 +65,7 @@ pub trait Device {
     ) -> Result<Self::Registration, Failure>;
 }
 
-/// A source of registrations, each for the time of one operation.
+/// A source of registrations, each lent for the time of one operation.
 pub struct Lender<D: Device> {
     device: D,
     /// The cache; `None` if every operation gets its own registration.
@@ -107,7 +107,8 @@ impl<D: Device> Lender<D> {
         self.cache.as_ref().map(|cache| cache.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Registers memory. At the limit on locked memory, unused registrations are evicted and the call is retried.
+    /// Calls `make`, which registers memory. If the result is `NoMemory`, evicts all unused registrations and, if there were any,
+    /// calls `make` once more.
     ///
     /// # Errors
     /// The error of `make`.
@@ -125,14 +126,14 @@ impl<D: Device> Lender<D> {
         })
     }
 
-    /// Forgets the registrations of memory whose use its owner ends, and which the owner may unmap. They are not found any more.
-    /// Existing loans stay valid.
+    /// Forgets the registrations of memory whose use its owner ends, and which the owner may unmap. These registrations are not
+    /// found any more. Existing loans stay valid.
     pub fn forget(&self, start: u64, end: u64) {
         let gone = self.cache().map(|mut cache| cache.forget(start, end));
         drop(gone);
     }
 
-    /// Returns a registration that covers the memory, and the result of `look` for it (its local key).
+    /// Returns a registration that covers the memory, and the result of `look` for this registration (its local key).
     ///
     /// # Errors
     /// The error of the device.
@@ -169,7 +170,7 @@ impl<D: Device> Lender<D> {
         let registration =
             self.pressed(|| self.device.register(whole, (end - start) as usize, written))?;
         let seen = look(&registration);
-        // If another thread has taken the room meanwhile, this registration is not kept.
+        // If another thread has taken the room meanwhile, this registration is not shared.
         let Some(mut cache) = self.cache() else { return Ok((own(registration), seen)) };
         let (gone, room) = cache.make_room(end - start);
         let loan = match room {

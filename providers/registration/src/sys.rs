@@ -20,7 +20,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps zeroed memory. If huge pages could hold the memory, the kernel is asked for them.
+    /// Maps zeroed memory. If `len` is a multiple of a huge page's size, the kernel is asked for huge pages.
     pub(crate) fn new(len: usize) -> Result<Mapping, Failure> {
         if len % HUGE != 0 {
             return Mapping::map(len, 0);
@@ -53,8 +53,8 @@ impl Mapping {
         if base == libc::MAP_FAILED {
             return Err(Failure::last_os_error(&format!("mapping {len} bytes of buffers")));
         }
-        // SAFETY: the range was just mapped. A forked child has no use for it. Pinned pages would be copied immediately at a fork,
-        // and huge pages from the reserved ones. If the kernel refuses, that is the only cost.
+        // SAFETY: the range was just mapped. A forked child has no use for the range. Pinned pages would be copied immediately at a
+        // fork, and huge pages from the reserved ones. If the kernel refuses, that is the only cost.
         let _ = unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
         NonNull::new(base.cast::<u8>())
             .map(|base| Mapping { base, len })
@@ -99,8 +99,8 @@ impl<D: Device> Piece<D> {
         unsafe { self.base.as_ptr().add(at) }
     }
 
-    /// Returns `len` bytes from `at` on. The device must have finished with them: a provider gives a buffer either to the device or
-    /// to itself.
+    /// Returns `len` bytes from `at` on. The device must have finished with them: the provider reads a buffer only while it is not
+    /// posted.
     #[inline]
     pub fn bytes(&self, at: usize, len: usize) -> &[u8] {
         // SAFETY: the range is inside the piece, which belongs to this object. The bytes are initialised, because the kernel

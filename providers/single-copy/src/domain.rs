@@ -15,7 +15,7 @@ use crate::keys::Keys;
 pub trait Mechanism: Sized + Send + Sync + 'static {
     /// The name of the only module.
     const MODULE: &'static str;
-    /// The form of packed keys. Its provider's name is also that of the only domain.
+    /// The form of packed keys. Its field `provider` is also the name of the only domain.
     const KEYS: Keys;
     /// The length of an interface address, in bytes.
     const ADDRESS_LEN: usize;
@@ -38,7 +38,7 @@ pub trait Mechanism: Sized + Send + Sync + 'static {
     /// The reason why the memory could not be registered.
     fn register(&self, start: u64, len: u64, rights: u64) -> Result<Self::Region, Failure>;
 
-    /// Invalidates all keys of a region. Returns whether an access that passed the check is still in progress.
+    /// Invalidates all keys of a region. Returns whether an access that passed the check before is still in progress.
     fn revoke(&self, region: &Self::Region) -> Revoked;
 
     /// Writes the key of a region. The buffer has the length of a key.

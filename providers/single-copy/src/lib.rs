@@ -5,7 +5,8 @@
 //!
 //! * [`Address`] is an interface address: the owner's identity, its nonce, its card, and descriptors of its files.
 //! * [`Shared`] is the state of an owner whose registrations peers read in a table; [`Wording::reach`] is the check of such a peer.
-//! * [`Keys`] packs and parses keys, and [`admit`] validates an operation against a key.
+//! * [`Keys`] packs and parses keys of places in such a table, and [`admit`] validates an operation against the rights and the
+//!   length of a region.
 
 mod address;
 mod domain;
@@ -22,9 +23,9 @@ use tieline_plugin_api::{Failure, Status, access};
 /// A system error number.
 pub type Errno = i32;
 
-/// The kernel's `IOV_MAX`: the maximum number of pieces of one operation. Longer lists work but take more calls.
+/// The kernel's `IOV_MAX`, and the maximum number of pieces of one operation.
 pub const MAX_IOV: u32 = 1024;
-/// The number of pieces of one call, assembled on the stack.
+/// The maximum number of pieces of one call, assembled on the stack. A longer list takes several calls.
 pub const BATCH: usize = 64;
 
 /// The direction of a copy.
@@ -67,8 +68,8 @@ pub fn failed_here(step: &str, why: &str) -> Failure {
     Failure::new(Status::Io, text)
 }
 
-/// Returns the error for a device that could not be opened. `module` is the kernel module, `rule` states what the module's udev rule
-/// does and what to do.
+/// Returns the error for a device that could not be opened. `module` is the kernel module, `rule` states what the module's udev
+/// rule does and what to do.
 #[must_use]
 pub fn not_opened(device: &str, module: &str, rule: &str, error: &std::io::Error) -> Failure {
     match error.kind() {

@@ -26,7 +26,8 @@ impl<const W: usize> Shared<W> {
     /// Makes the files.
     ///
     /// # Errors
-    /// Memory files are forbidden in this process, or there is no memory or descriptor.
+    /// The random number or a file cannot be made: memory files may be forbidden in this process, or memory or descriptors
+    /// exhausted.
     pub fn new() -> Result<Shared<W>, Failure> {
         let nonce = random()?;
         let (table, announcements) = (Registrations::new(&nonce)?, Announcements::new(&nonce)?);
@@ -81,7 +82,7 @@ pub struct Wording {
     pub module: &'static str,
     /// The verb for an access.
     pub verb: &'static str,
-    /// The verb and object that the module refuses.
+    /// The refused access, in the words before `process` and its number.
     pub refused: &'static str,
     /// The missing object and the possible reasons.
     pub gone: &'static str,
@@ -91,7 +92,7 @@ impl Wording {
     /// Checks the peer's card, maps its key table, and takes a slot among the peer's accessors. `look` reads the nonce on the card.
     ///
     /// # Errors
-    /// The text names the cause.
+    /// The peer cannot be reached; the text names the cause.
     pub fn reach<const W: usize>(
         &self,
         me: &Facts,
@@ -100,8 +101,8 @@ impl Wording {
     ) -> Result<TablePeer<W>, Failure> {
         let them = &peer.facts;
         me.may_name(them)?;
-        // The process is opened before the card is read. Only the peer can provide the card, so the process is the peer's and not a
-        // later process with the same number.
+        // The process is opened before the card is read. Only the peer can provide a card with its nonce. If the nonce matches, the
+        // process is therefore the peer's, and not a later process with the same number.
         let process = Process::open(them.pid);
         match look() {
             Ok(nonce) if nonce == peer.nonce => {}

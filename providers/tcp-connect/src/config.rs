@@ -1,11 +1,11 @@
-//! The user's settings: the variables of every TCP provider, and the variable of this one.
+//! The user's settings: the variable of this provider, and the variables that it shares with the core and other providers.
 
 use std::time::Duration;
 
 use tieline_plugin_api::config::{Value, shared};
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
 
-/// The variable that only this provider reads, and the variables that it shares with the core.
+/// The variable that only this provider reads, and the shared variables.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::count(
         "TIELINE_TCP_CONNECT_MAX",
@@ -24,7 +24,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) net: tieline_net::Settings,
-    /// The time for which a peer may be silent on a connection with pending data.
+    /// The time for which a peer may be silent, whether or not data is pending; at least a few seconds.
     pub(crate) silence: Duration,
     /// The time limit of forming a connection.
     pub(crate) connect_timeout: Duration,

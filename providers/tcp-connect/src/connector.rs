@@ -15,7 +15,7 @@ use crate::peers::Peers;
 pub struct Stream {
     host: Option<HostHandle>,
     address: Vec<u8>,
-    /// The state, borrowed by one call at a time; no code of the core runs during a borrow.
+    /// The state, borrowed by one call at a time. The core does not call this object again during a borrow.
     inner: RefCell<ConnectorState>,
 }
 

@@ -1,4 +1,4 @@
-//! Datagrams in a stream: `length: u32 | kind: u8 | payload`, little-endian. This module consists of pure functions.
+//! Frames in a stream: `length: u32 | kind: u8 | payload`, little-endian. A frame is a datagram or a note. This module does no I/O.
 
 use tieline_net::datagrams::Note;
 
@@ -31,8 +31,8 @@ pub(crate) fn put_note(out: &mut Vec<u8>, note: Note) {
     out.extend(NOTES.iter().filter(|(_, known)| *known == note).map(|(code, _)| code));
 }
 
-/// The state that assembles frames from received bytes. It holds memory only while a frame is incomplete, and only for the part
-/// that has arrived.
+/// The state that assembles frames from received bytes. It holds a buffer only while a datagram is incomplete, and allocates only
+/// for bytes that have arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     head: [u8; HEAD],

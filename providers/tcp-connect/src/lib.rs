@@ -1,8 +1,9 @@
 //! Provider tcp-connect: datagrams over TCP for forming connections. The provider never carries user data.
 //!
-//! One domain, `tcp-connect`, with one connection-only module, `stream`. All workers of a process share one listener
-//! ([`tieline_net::Hub`]). The first datagram to a peer makes a connection, which serves both directions. A peer must prove that it
-//! knows the listener's address and the job's secret, if there is one; any other peer is refused, and its connection is closed.
+//! One domain, `tcp-connect`, with one connection-only module, `stream`. All workers of a context share one listener
+//! ([`tieline_net::Hub`]). The first datagram between two peers makes a connection, which serves both directions. A peer must prove
+//! that it knows the listener's address and the job's secret, if there is one; any other peer is refused, and its connection is
+//! closed.
 //!
 //! Reading order: `config` (the user's settings), `provider`, `domain`, `connector` (the contract with the core), `peers` (the
 //! peers), `links` (their connections), `wire` (one connection), `frame` (datagrams in a stream).

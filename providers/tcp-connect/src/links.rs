@@ -15,7 +15,7 @@ use tieline_plugin_api::Status;
 use crate::config::Settings;
 use crate::wire::Wire;
 
-/// The limit on bytes passed to a socket in one call.
+/// The number of unsent bytes from which on a connection has no room for datagrams, and the size of one read.
 pub(crate) const BATCH: usize = 64 << 10;
 /// The purpose in a dialler's hello: to exchange datagrams. The payload is the dialler's own address.
 pub(crate) const PURPOSE: u8 = 1;
@@ -42,7 +42,7 @@ pub(crate) struct Wires {
     timer: Timer,
     timer_at: Option<Instant>,
     next: u64,
-    /// The connections with data that no call has tried to write.
+    /// The connections with new data to write, or with a pending end of their sending direction.
     fresh: Vec<u64>,
 }
 
@@ -127,7 +127,7 @@ impl Wires {
     /// Advances a connection attempt.
     pub(crate) fn advance(&mut self, token: u64, now: Instant) {
         let Some(dialling) = self.dials.get_mut(&token) else { return };
-        // The dial may close its socket for the next one. That ends the watching only if no forked child holds a copy.
+        // The dial may close its socket for the next one. The close ends the watching only if no forked child holds a copy.
         dialling.dial.fd().iter().for_each(|fd| self.poller.forget(*fd));
         let progress = match dialling.dial.advance(now) {
             Progress::Waiting => {

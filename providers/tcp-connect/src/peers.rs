@@ -1,4 +1,4 @@
-//! The peers: selects the connection to each of them by [`Datagrams`], and serves the connections.
+//! All peers of a connector: selects the connection to each of them by [`Datagrams`], and serves the connections.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -29,7 +29,7 @@ pub(crate) struct Peers {
 
 impl Peers {
     pub(crate) fn open(mailbox: Mailbox, own: Vec<u8>, settings: &Settings) -> io::Result<Peers> {
-        // Connections are closed beyond the limit alone, not after a time.
+        // Idle connections are closed beyond the limit alone, not after a time.
         let datagrams = Datagrams::new(own.clone(), settings.max_wires, Duration::MAX);
         let links = Wires::open(mailbox, own, settings)?;
         Ok(Peers { datagrams, links, ready: Vec::new(), scratch: vec![0; BATCH] })
@@ -113,7 +113,7 @@ impl Peers {
         if !known || address == self.links.own {
             return; // the dialler is a member of the job with another purpose: its socket is closed
         }
-        // A peer makes a second connection only if its first one has broken on its side. The data on that one comes first.
+        // A peer makes a second connection only if its first one has ended on its side. The data on the first one comes first.
         for link in self.datagrams.replaced_by(address) {
             self.read(link);
         }

@@ -23,7 +23,7 @@ fn open(settings: &Settings) -> Peers {
     Peers::open(mailbox, own, settings).expect("descriptors")
 }
 
-/// Returns the bytes `from | to | number`, so that a receiver can check order and completeness.
+/// Returns the bytes `from | to | number` and padding, so that a receiver can check order and completeness.
 fn numbered(from: usize, to: usize, n: u32) -> Vec<u8> {
     let mut bytes = vec![from as u8, to as u8];
     bytes.extend_from_slice(&n.to_le_bytes());
@@ -31,7 +31,7 @@ fn numbered(from: usize, to: usize, n: u32) -> Vec<u8> {
     bytes
 }
 
-/// Advances all connectors until `done` returns true, sleeping on their descriptors when no progress is made.
+/// Advances all connectors until `done` returns true, and sleeps on their descriptors between the turns.
 fn turn_until(all: &mut [Peers], mut done: impl FnMut(&mut [Peers]) -> bool) {
     let poller = Poller::new().expect("epoll");
     for peers in all.iter() {
@@ -418,7 +418,7 @@ fn datagrams_that_the_core_does_not_take_stay_with_their_senders() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
     let there = all[1].links.own.clone();
     let (mut sent, mut most) = (0, 0);
-    // The number of datagrams beyond the limit is larger than one read can return.
+    // One read can return this number of datagrams, all of them beyond the limit.
     let read = BATCH / 6 + 1;
     for _ in 0..40 {
         for _ in 0..1000 {

@@ -28,11 +28,11 @@ pub(crate) struct Wire {
 
 /// The result of a read.
 pub(crate) enum Arrival {
-    /// Frames have arrived; the socket may hold more.
+    /// The frames that a read completed, perhaps none; the socket may hold more bytes.
     Frames(Vec<Frame>),
     /// No data is available at present.
     Quiet,
-    /// The peer has closed.
+    /// The peer has closed its sending direction.
     End,
 }
 
@@ -72,7 +72,7 @@ impl Wire {
         self.out.len() - self.sent
     }
 
-    /// Writes until everything is sent or the socket is full.
+    /// Writes until everything is sent, the socket is full, or a write fails.
     pub(crate) fn write(&mut self) {
         while self.unsent() > 0 {
             match self.stream.write(&self.out[self.sent..]) {
@@ -85,7 +85,7 @@ impl Wire {
                 }
             }
         }
-        self.out = Vec::new(); // an idle connection holds no memory
+        self.out = Vec::new(); // an idle connection holds no buffer
         self.sent = 0;
     }
 
@@ -114,8 +114,8 @@ impl Wire {
         Ok(Arrival::Frames(frames))
     }
 
-    /// Sends a goodbye if the socket accepts it. Data from the peer is discarded: if that data stayed unread, the kernel would
-    /// break the connection before the peer has read this side's data.
+    /// Sends a goodbye if the socket accepts it. Up to 64 reads discard data from the peer: if that data stayed unread, the kernel
+    /// would break the connection before the peer has read this side's data.
     pub(crate) fn leave(mut self, scratch: &mut [u8]) {
         self.note(Note::Gone);
         self.write();

@@ -4,10 +4,10 @@
 //! TIELINE_BOOTSTRAP=nodea:29400 TIELINE_SIZE=2 TIELINE_RANK=0 verbs_crossing 500 4   # connections, rounds
 //! ```
 //!
-//! In every round each process has a new worker and `connections` endpoints to the other process. One process starts with the first
-//! endpoint, the other with the last, and each sends a message on every endpoint. The test passes if every message arrives once,
-//! both workers have exactly `connections` connections, and the messages identify both ends of each connection consistently. With a
-//! third argument, a file, the connections of the last round stay open until that file exists.
+//! In every round each process has a new worker and `connections` endpoints to the other process. The two processes number their
+//! endpoints in opposite orders, and each sends the number over each endpoint. The test passes if every number arrives once, no
+//! connection failed, and both workers have exactly `connections` connections. With a third argument, a file, the connections of
+//! the last round stay open until that file exists.
 
 use std::cell::RefCell;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! Registered memory over RDMA, and the errors for refused registrations and keys: two workers of one process, over provider
-//! verbs alone.
+//! Registered memory over RDMA, and the errors for refused registrations and keys, in one process. Provider verbs is the only one
+//! for data.
 //!
 //! ```text
 //! TIELINE_PROVIDERS=verbs,tcp-connect verbs_memory open            # a worker

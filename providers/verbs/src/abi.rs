@@ -1,8 +1,8 @@
 //! The libibverbs records that this provider uses, in the layout of the installed library.
 //!
 //! The declarations are written by hand from `infiniband/verbs.h` (rdma-core), whose binary interface has been stable since version
-//! 1.1 of its symbols. `layout_tests.rs` compiles a C program against the installed headers and compares every size and offset.
-//! Only the fields in use are declared. If the library allocates a record, the declaration omits the unused fields at its end.
+//! 1.1 of its symbols. `layout_tests.rs` compiles a C program against the installed headers and compares the sizes and offsets. A
+//! record that only the library allocates is declared without the unused fields at its end; [`ibv_port_attr`] is cut, too.
 
 #![allow(non_camel_case_types)]
 
@@ -115,7 +115,7 @@ pub(crate) struct ibv_wc {
     pub(crate) dlid_path_bits: u8,
 }
 
-/// `struct ibv_pd`, opaque: this code only holds pointers to it.
+/// `struct ibv_pd`: the provider only holds pointers to it.
 #[repr(C)]
 pub(crate) struct ibv_pd {
     pub(crate) context: *mut ibv_context,
@@ -223,7 +223,7 @@ pub(crate) struct ibv_sge {
     pub(crate) lkey: u32,
 }
 
-/// The three variants of `ibv_send_wr.wr`, in one record of the union's size.
+/// The variant of `ibv_send_wr.wr` for reads and writes.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct wr_rdma {
@@ -248,6 +248,7 @@ pub(crate) struct wr_ud {
     pub(crate) remote_qkey: u32,
 }
 
+/// `ibv_send_wr.wr`: a union of three records.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) union wr_target {

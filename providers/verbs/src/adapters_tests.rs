@@ -60,7 +60,7 @@ fn messages_puts_gets_and_atomics_go_over_every_adapter() {
         let most =
             a.domain.modules().iter().find(|m| m.name == fixed(RC)).unwrap().max_iov as usize;
         assert!(most < nature.pieces as usize, "{name}: one is a message's header");
-        // The longest inline message, one byte more, and the longest message, in both directions.
+        // Lengths around the inline limits of the adapters, and the longest message, in both directions.
         for len in [0, 8, 47, 48, 64, 96, 101, 172, 173, 189, 8192] {
             assert_eq!(at_a.am_short(7, len as u64, &vec![1; len]), Ok(Posting::Done), "{name}");
             assert_eq!(at_b.am_short(7, len as u64, &vec![2; len]), Ok(Posting::Done), "{name}");
@@ -81,7 +81,7 @@ fn messages_puts_gets_and_atomics_go_over_every_adapter() {
             ended(&mut a, &mut b, 1);
             assert_eq!(target[..count], words[..count], "{name}");
         }
-        // The message consists of several pieces, short enough to be inlined on some adapters.
+        // The puts consist of two pieces, short enough to be inlined on some adapters.
         let (one, two) = words.split_at_mut(2);
         let iov = [piece(&mut one[..1]), piece(&mut two[..3])];
         for flags in [op_flags::MORE, 0] {
@@ -118,7 +118,7 @@ fn messages_puts_gets_and_atomics_go_over_every_adapter() {
     });
 }
 
-/// Advances the clock until the devices have flushed the queue pairs in ERR.
+/// Advances the clock beyond the time limit in which the devices flush queue pairs in ERR.
 fn settle(a: &mut Side, b: &mut Side) {
     for _ in 0..3 {
         pass(Duration::from_millis(700));
@@ -213,7 +213,7 @@ fn eighty_busy_endpoints_share_completion_queue_on_every_adapter() {
         let settings = [("TIELINE_VERBS_CONNECTIONS", "100")];
         let (mut a, mut b) = (side(&settings), side(&settings));
         let ends: Vec<_> = (0..80).map(|_| connect(&mut a, &mut b)).collect();
-        // The put is too long to be inlined, so some adapters need a buffer.
+        // The put is too long to be inlined with the default settings, and its memory is registered.
         let mut target = vec![0u64; 32];
         let mut source = vec![0u64; 32];
         let all = piece(&mut source);

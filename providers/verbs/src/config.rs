@@ -327,14 +327,15 @@ fn partition_key(text: &str) -> Result<Option<u16>, Failure> {
     key.map(Some).ok_or_else(why)
 }
 
-/// Returns the smallest exponent with a timeout of at least `wanted`. The timeout is 4.096 us times two to the power of the
-/// exponent.
+/// Returns the smallest exponent, from 1 to 31, with a timeout of at least `wanted`. The timeout is 4.096 us times two to the power
+/// of the exponent. If every timeout is too short, returns 31.
 fn ack_exponent(wanted: Duration) -> u8 {
     // Exponent 0 would mean no timeout.
     (1..31).find(|&e| Duration::from_nanos(4096 << e) >= wanted).unwrap_or(31)
 }
 
-/// Returns the code of the shortest receiver-not-ready timer of at least `wanted` (InfiniBand specification, table 45).
+/// Returns the code of the shortest receiver-not-ready timer of at least `wanted`, or of the longest timer (InfiniBand
+/// specification, table 45).
 fn rnr_code(wanted: Duration) -> u8 {
     const HUNDREDTHS_OF_MS: [u64; 31] = [
         1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,

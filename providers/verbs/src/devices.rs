@@ -1,4 +1,4 @@
-//! The kernel's description of RDMA devices: `/sys/class/infiniband`, read without loading any library.
+//! The kernel's description of RDMA devices: `/sys/class/infiniband` and the folders beside it, read without loading any library.
 
 use crate::gid::{Gid, GidKind};
 use std::fs;
@@ -35,7 +35,7 @@ impl PortName {
     }
 }
 
-/// Lists, by name, every port of every device that matches `filter` (`TIELINE_VERBS_DEVICES`).
+/// Lists every port of every device that matches `filter` (`TIELINE_VERBS_DEVICES`), sorted by name.
 ///
 /// # Errors
 /// No port matches; the text has the reason.
@@ -152,10 +152,11 @@ fn parse_gid(text: &str) -> Option<[u8; 16]> {
 }
 
 /// Returns the index and value of the partition key to use: the requested partition, or else the first one. Partitions with full
-/// membership take precedence, because two limited members cannot communicate.
+/// membership take precedence, because two limited members cannot communicate. An empty table counts as one with the default
+/// partition, if no other is requested.
 ///
 /// # Errors
-/// The port's table does not contain the requested key.
+/// The port's table does not contain the requested partition.
 pub(crate) fn partition(
     class: &Path,
     port: &PortName,
@@ -203,8 +204,8 @@ pub(crate) fn driver(class: &Path, device: &str) -> String {
     link.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Returns the reason why this provider cannot use a device, or `None`: the device speaks neither InfiniBand nor RoCE, or supports
-/// too little of it.
+/// Returns the reason why this provider cannot use a device: the device speaks neither InfiniBand nor RoCE, or supports too little
+/// of it. Returns `None` for a usable device.
 pub(crate) fn foreign(class: &Path, device: &str) -> Option<String> {
     if driver(class, device) == "mana" {
         return Some(format!(
@@ -256,7 +257,8 @@ impl Published {
         Published { folder, words: port.words(), facts }
     }
 
-    /// Describes the first fact that has changed since the record was made, if any.
+    /// Describes the first fact that has changed since the record was made, if any. A fact that cannot be read, or a GID of zeros,
+    /// does not count as changed.
     pub(crate) fn changed(&self) -> Option<String> {
         self.facts.iter().find_map(|(file, what, then)| {
             let now = read(&self.folder.join(file))?; // the device's own event reports its removal
@@ -292,7 +294,8 @@ pub(crate) fn state(class: &Path, port: &PortName) -> String {
     text.rsplit(':').next().unwrap_or("").trim().to_string()
 }
 
-/// Returns the link rate in bytes per second, parsed from the kernel's text `40 Gb/sec (4X QDR)`.
+/// Returns the link rate in bytes per second, parsed from the kernel's text `40 Gb/sec (4X QDR)`. Without a valid rate in the text,
+/// the rate is that of 2.5 Gb/s.
 pub(crate) fn bytes_per_second(class: &Path, port: &PortName) -> f64 {
     let text = fs::read_to_string(port.folder(class).join("rate")).unwrap_or_default();
     let gigabits: f64 = text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(2.5);

@@ -1,4 +1,4 @@
-//! One endpoint type for both modules.
+//! One endpoint type for `rc` and `ud`.
 
 use crate::keys::PackedKey;
 use crate::rc::RcEndpoint;

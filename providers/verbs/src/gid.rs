@@ -24,7 +24,7 @@ pub(crate) struct Gid {
 
 const IPV4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-/// Checks whether a GID is an IPv4 address.
+/// Checks whether a GID is an IPv4-mapped address.
 pub(crate) fn is_ipv4(raw: &[u8; 16]) -> bool {
     raw[..12] == IPV4_PREFIX
 }
@@ -74,11 +74,11 @@ impl Subnet {
 }
 
 /// Selects an entry of the GID table: the requested entry, or else the best entry within `subnets` for which `works` returns true.
-/// An empty `subnets` allows all. If `works` rejects every entry, returns the best one; a later attempt to reach a peer then
-/// reports the error.
+/// An empty `subnets` allows all. On InfiniBand the lowest index is the best, and `works` is not called. If `works` rejects every
+/// entry, returns the best one; a later attempt to reach a peer then reports the error.
 ///
 /// # Errors
-/// The GID table is empty, or does not have the requested entry.
+/// The GID table is empty, does not have the requested entry, or has no entry within `subnets`.
 pub(crate) fn choose<'a>(
     gids: &'a [Gid],
     ethernet: bool,

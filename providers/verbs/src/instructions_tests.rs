@@ -1,6 +1,6 @@
-//! The cost of messages and of puts of 8 bytes over `rc`, from the application's call to the device. `cargo xtask instructions`
-//! counts the functions whose names begin with `measured`, without the instructions of the device double. As a test, this file
-//! checks that all messages and puts arrive.
+//! The cost of messages and of puts over `rc`, from the application's call to the device. `cargo xtask instructions` counts the
+//! instructions of the functions whose names begin with `measured`, without those of the device double. As a test, this file checks
+//! that all messages and puts arrive.
 
 use crate::{VerbsDomain, double};
 use std::cell::Cell;

@@ -1,11 +1,11 @@
-//! One interface type for both modules.
+//! One interface type for `rc` and `ud`.
 
 use crate::endpoint::VerbsEndpoint;
 use crate::rc::RcInterface;
 use crate::ud::UdInterface;
 use tieline_plugin_api::{Armed, Events, Failure, Interface, MemoryReport, Status};
 
-/// An open interface of either module.
+/// An open interface of `rc` or `ud`.
 pub enum VerbsInterface {
     /// An interface of `rc`: reliable connections.
     Rc(RcInterface),

@@ -1,10 +1,10 @@
-//! Compares `abi.rs` with the installed headers: a C program prints every size, offset and number. The file `records.c` has the
-//! same comparison as static assertions, for other versions of the headers.
+//! Compares `abi.rs` with the installed headers: a C program prints sizes, offsets and numbers. The file `records.c` has the same
+//! comparison as static assertions, for other versions of the headers.
 
 use crate::abi::*;
 use std::process::Command;
 
-/// Lists `C expression = value in Rust` for every declared field.
+/// Lists `C expression = value in Rust` for the given fields.
 macro_rules! fields {
     ($out:ident; $( $record:ident { $( $field:ident $(as $c:literal)? ),* $(,)? } )*) => { $( $(
         $out.push((
@@ -112,7 +112,8 @@ fn c_assertions_match_the_tables() {
     }
 }
 
-/// Compiles and runs a C program that includes `header` and prints the value of each expression.
+/// Compares the values with those that a C program prints, which includes `header`. Skips the comparison without the header or a
+/// compiler.
 pub(crate) fn compare(header: &str, package: &str, claims: &[(String, u64)]) {
     if !std::path::Path::new("/usr/include").join(header).exists() {
         println!("skipped: /usr/include/{header} is not installed ({package})");

@@ -1,22 +1,26 @@
 //! Provider verbs: messages, put, get and atomics over RDMA devices (InfiniBand, RoCE).
 //!
-//! Every port is a domain: `verbs:mlx5_0` is port 1 of the device, `verbs:mlx5_0:2` its port 2. Each domain has two modules:
+//! Every port that `TIELINE_VERBS_DEVICES` admits is a domain: `verbs:mlx5_0` is port 1 of the device, `verbs:mlx5_0:2` its port 2.
+//! Each domain has three modules:
 //!
-//! * `rc`, reliable connections. It connects *to an endpoint*: the core exchanges the two endpoint addresses over `ud` or any
-//!   other connector. Messages arrive in a receive queue that all endpoints of an interface share. Credits stop a sender whose
-//!   peer does not poll. Put, get, 64-bit add and compare-swap are native operations of the device.
-//! * `ud`, datagrams. It connects *to an interface*: small messages with the provider's own sequence numbers, acknowledgements
-//!   and retransmission. That is enough to wire up `rc`.
+//! * `rc`, reliable connections. It connects *to an endpoint*: the core exchanges the two endpoint addresses over `ud` or a
+//!   connector. Messages arrive in a receive queue that all endpoints of an interface share, or in a queue per endpoint if the
+//!   device has no shared receive queues. Credits stop a sender whose peer does not poll. Put and get are native operations of the
+//!   device, and so are 64-bit add and compare-swap if the device has atomics.
+//! * `ud`, datagrams. It connects *to an interface*: small messages with the provider's own sequence numbers, acknowledgements and
+//!   retransmission. They suffice to wire up `rc`, and to serve a peer for which there is no `rc` connection.
+//! * `rdmacm`, a connector. It carries wire-up datagrams over connections that the RDMA connection manager forms by IP address.
 //!
 //! Guarantees:
 //!
-//! * An operation completes when the target's device has acknowledged it: the data of a put is then in the target's memory.
-//!   Operations of one endpoint take effect in the order in which they were posted, with two exceptions. Operations after a get or
-//!   an atomic are ordered behind it only by `fence`. With relaxed ordering, the target's bus may reorder writes.
+//! * A put, get or atomic completes when the target's device has acknowledged it: the data of a put is then in the target's memory.
+//!   A short put with local completion is complete when its call returns. Operations of one endpoint take effect in the order in
+//!   which they were posted, with two exceptions. A later operation may overtake a pending get or atomic, unless a `fence`
+//!   separates them. With relaxed ordering, the target's bus may reorder writes.
 //! * Modified key bytes, foreign keys, ranges outside the region and missing rights are rejected before anything is posted. The
-//!   target's device rejects a *revoked* key. That operation fails with `KEY_REJECTED`, and the connection fails with it,
-//!   because a queue pair cannot continue after such an error. The provider therefore does not set `CHECKS_KEYS`.
-//! * Every posted operation ends, either with its completion or with the endpoint's failure.
+//!   target's device rejects a *revoked* key. That operation fails with `KEY_REJECTED`, and the connection fails with it, because a
+//!   queue pair cannot continue after such an error. The provider therefore does not set `CHECKS_KEYS`.
+//! * Every posted operation ends while its interface is polled, either with its completion or with the endpoint's failure.
 //!
 //! # The binding
 //!
@@ -24,8 +28,8 @@
 //! Building therefore needs neither libclang nor headers, and on a machine without RDMA the provider only reads
 //! `/sys/class/infiniband`. The crate rdma-sys is unsuitable for two reasons. It runs bindgen during the build, which needs
 //! libclang and the headers on every build machine. Its output links to libibverbs and librdmacm, so on a machine without these
-//! libraries the provider could not be loaded to report a missing device. A test compares every size, offset and number with the
-//! installed headers, and `tests/yardstick` compares them with rdma-sys.
+//! libraries the provider could not be loaded to report a missing device. If the headers are installed, a test compares the sizes,
+//! offsets and numbers with them. `tests/yardstick` compares the declarations with rdma-sys.
 
 mod abi;
 #[cfg(test)]

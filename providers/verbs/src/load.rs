@@ -1,4 +1,4 @@
-//! Loads libibverbs when the first device is opened, not earlier. A machine without RDMA only pays for one look into
+//! Loads libibverbs when the first device is opened, not earlier. A machine without RDMA only pays for looks into
 //! `/sys/class/infiniband`, and building needs neither headers nor library.
 //!
 //! The inline functions of `verbs.h` (post, poll, request notification) are called through the function table of the device's
@@ -15,8 +15,8 @@ use tieline_plugin_api::{Failure, Status};
 /// The file name of the library.
 pub(crate) const LIBRARY: &CStr = c"libibverbs.so.1";
 
-/// Declares the functions of a library, which `$version` and newer versions of rdma-core have: those that must exist, then those
-/// that older versions do not export.
+/// Declares the functions of a library: first those that version `$version` of rdma-core and newer ones have, then those that older
+/// versions may lack.
 macro_rules! functions {
     (
         $library:expr, $version:literal,
@@ -105,7 +105,8 @@ functions! {
 /// Returns libibverbs, which stays loaded for the life of the process.
 ///
 /// # Errors
-/// The library cannot be loaded; the text is the dynamic loader's.
+/// The library cannot be loaded, lacks a function, or would load drivers that the environment of a program with raised rights
+/// names. The text has the reason.
 pub(crate) fn library() -> Result<&'static Library, Failure> {
     static LOADED: PerProcess<OnceLock<Result<Library, Failure>>> = PerProcess::new();
     LOADED.get_or_init(load).as_ref().map_err(Clone::clone)

@@ -26,7 +26,7 @@ pub struct Region {
     untouchable: bool,
 }
 
-/// Registers the memory of a domain. Any thread may use it.
+/// Registers the memory of a domain. Any thread may use the registry.
 pub(crate) struct Registry {
     /// Registers all memory that is not a region, buffers included.
     pub(crate) lender: Arc<Lender<LocalMemory>>,
@@ -94,7 +94,8 @@ impl Registry {
     }
 
     pub(crate) fn deregister(&self, region: Region) {
-        // The application may free the memory as soon as the registration ends, so cached registrations of that memory are dropped.
+        // The application may free the memory as soon as the registration ends, so transient registrations of that memory are
+        // forgotten.
         self.lender.forget(region.base, region.base + region.len);
         drop(region);
     }
@@ -147,8 +148,8 @@ pub(crate) fn local(piece: &Iov, lkey: u32) -> ibv_sge {
     ibv_sge { addr: piece.base.expose_provenance() as u64, length: piece.len as u32, lkey }
 }
 
-/// Returns the entry for a piece that lies in its stated region. Returns `None` if the piece lies outside, or if the device would
-/// write (`written`) to a read-only mapping.
+/// Returns the entry for a piece that lies in its stated region. Returns `None` if the piece states no region or lies outside, or
+/// if the device would write (`written`) to a read-only mapping.
 #[inline]
 pub(crate) fn registered(piece: &Iov, written: bool) -> Option<ibv_sge> {
     let region = sys::region(piece)?;
@@ -179,8 +180,8 @@ impl Device for LocalMemory {
 }
 
 fn verbs_rights(rights: u64) -> c_uint {
-    // A remote write or atomic also needs the local write right (InfiniBand specification). The local pieces of a get need it,
-    // too.
+    // A remote write or atomic also needs the local write right (InfiniBand specification). The local pieces of a get need
+    // this right, too.
     let mut verbs = IBV_ACCESS_LOCAL_WRITE;
     for (right, flag) in [
         (access::REMOTE_READ, IBV_ACCESS_REMOTE_READ),
@@ -194,7 +195,7 @@ fn verbs_rights(rights: u64) -> c_uint {
     verbs
 }
 
-/// Registers a region. The flag in the result says whether the device may write to it.
+/// Registers a region. The flag in the result says whether the device may write to the region.
 fn register(
     pd: &Arc<Pd>,
     base: *mut u8,
@@ -202,7 +203,7 @@ fn register(
     rights: c_uint,
 ) -> Result<(Mr, bool), Failure> {
     match pd.register(base, len, rights) {
-        // Read-only mappings are registered with read access only.
+        // A read-only mapping is registered with read access only, unless peers are to write to it.
         Err(libc::EFAULT | libc::EACCES)
             if rights & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) == 0 =>
         {
@@ -217,7 +218,7 @@ fn register(
     }
 }
 
-/// Returns the error for a refused registration. If the limit on locked memory is the cause, the text says how to raise it.
+/// Returns the error for a refused registration. If the limit on locked memory may be the cause, the text says how to raise it.
 fn refusal(len: usize, errno: i32) -> Failure {
     let error = std::io::Error::from_raw_os_error(errno);
     let mut failure = Failure::from_io(&format!("registering {len} bytes"), &error);
@@ -235,7 +236,7 @@ fn refusal(len: usize, errno: i32) -> Failure {
     failure
 }
 
-/// Returns the soft limit on locked memory in bytes; `None` if it is unlimited.
+/// Returns the soft limit on locked memory in bytes; `None` if it is unlimited or unknown.
 fn locked_limit(limits: &str) -> Option<u64> {
     let line = limits.lines().find(|line| line.starts_with("Max locked memory"))?;
     line.trim_start_matches("Max locked memory").split_whitespace().next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! Events for the application: a FIFO backlog, and the data to which delivered events point.
+//! Events for the core: a FIFO backlog, and the data to which delivered events point.
 
 use std::collections::VecDeque;
 use tieline_plugin_api::abi::Event;

@@ -131,7 +131,7 @@ impl Port {
         Ok(())
     }
 
-    /// Checks whether packets to this InfiniBand port leave the subnet.
+    /// Checks whether packets to the peer's InfiniBand port leave the subnet.
     fn is_beyond_router(&self, peer: &Port) -> bool {
         !self.ethernet && !peer.ethernet && self.gid[..8] != peer.gid[..8]
     }
@@ -183,8 +183,8 @@ pub(crate) enum Router {
     ByPrefix,
 }
 
-/// Returns the LID that leads to a subnet from all other subnets, taken from a site-local prefix: fec0:0:LID:subnet. UCX reads it
-/// the same way (src/uct/ib/base/ib_iface.c, uct_ib_iface_gid_extract_flid).
+/// Returns the LID that leads to a subnet from all other subnets, taken from a site-local prefix: fec0:0:LID:subnet. UCX reads this
+/// LID in the same way (src/uct/ib/base/ib_iface.c, uct_ib_iface_gid_extract_flid).
 fn routed_lid(gid: &[u8; 16]) -> Option<u16> {
     let lid = u16::from_be_bytes([gid[4], gid[5]]);
     (gid[..4] == [0xfe, 0xc0, 0, 0] && lid != 0).then_some(lid)

@@ -236,7 +236,7 @@ fn port_without_memory_at_first_use_fails_over_to_another_port() {
         let serves =
             if at_near + at_far > 0 { "twoports:double0:2/rc" } else { "twoports:double0/rc" };
         assert_eq!(endpoint.message_path(), serves, "{at_near} {at_far}");
-        // A side that sent everything knows the cause of the failure; a side that refused the connection keeps no resources.
+        // If the far side refuses, the near side has made its queues on the first port before.
         let made = queues().0 - datagrams;
         assert_eq!(made, if at_far > 0 { 3 } else { 2 }, "{at_near} {at_far}");
         drop((endpoint, a, b, far));

@@ -1,4 +1,4 @@
-//! The state that interfaces share with their domain: the open port and all objects that depend on it.
+//! The state that interfaces and connectors share with their domain: the open port and the objects of the domain.
 
 use crate::abi::*;
 use crate::buffers::{self, Arena};
@@ -19,7 +19,7 @@ use tieline_plugin_api::{Failure, HostHandle, Status};
 /// The maximum number of outstanding reads and atomics of one connection.
 const MAX_READS: i32 = 16;
 
-/// The state that the interfaces of a domain share. Any thread may use it.
+/// The state that the interfaces and connectors of a domain share. Any thread may use this state.
 pub(crate) struct DomainState {
     pub(crate) settings: Settings,
     pub(crate) host: HostHandle,
@@ -28,17 +28,17 @@ pub(crate) struct DomainState {
     pub(crate) local: Local,
     pub(crate) seal: Seal,
     pub(crate) registry: Registry,
-    /// Memory for the buffers of all interfaces.
+    /// Memory for the buffers of all interfaces and connectors.
     pub(crate) buffers: Arc<Arena>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) pd: Arc<Pd>,
     pub(crate) device: Arc<Device>,
     pub(crate) max_iov: usize,
-    /// The maximum number of pieces of a work request. One of the pieces is a message's header.
+    /// The maximum number of pieces of a work request. The header of a message takes one of them.
     pub(crate) pieces: usize,
     /// The maximum number of pieces into which a read scatters.
     pub(crate) max_read_pieces: usize,
-    /// The longest inline payload, as far as the device's limit is known.
+    /// The inline length that the next queue pair requests: the setting, or less after a refusal.
     inline: AtomicUsize,
     /// Whether inline payloads must be in one piece: irdma libraries before rdma-core 44 copy only the first piece.
     pub(crate) inlines_one_piece: bool,
@@ -46,8 +46,8 @@ pub(crate) struct DomainState {
     pub(crate) max_cqe: usize,
     /// Whether the device has shared receive queues.
     pub(crate) shares_receives: bool,
-    /// The number of reads and atomics that this device serves concurrently as the responder; below, the number that the device
-    /// keeps in flight as the requester.
+    /// The number of reads and atomics of one connection that this device serves concurrently as the responder. Below, the number
+    /// that the device keeps in flight as the requester. Both are at most `MAX_READS`.
     pub(crate) reads_served: u8,
     pub(crate) reads_asked: u8,
     pub(crate) has_atomics: bool,
@@ -76,8 +76,8 @@ fn works_here(pd: &Arc<Pd>, port: u8, gid: &Gid) -> bool {
 /// of their own and do not report them.
 const INLINE_STEPS: [usize; 4] = [96, 64, 48, 0];
 
-/// Returns the number of pieces (16 bytes each) that take no more room than `inline` bytes. Drivers size every work request for the
-/// longer of the two.
+/// Returns the number of pieces (16 bytes each) that take the same room as `inline` bytes with their header of 4 bytes, from 4 to
+/// 17. Drivers such as mlx5 size every work request for the longer of the two.
 pub(crate) fn pieces_beside(inline: usize) -> usize {
     (inline + 4).div_ceil(16).clamp(4, 17)
 }
@@ -103,13 +103,13 @@ impl DomainState {
         self.port.route(peer, &self.local, &self.settings)
     }
 
-    /// Returns the maximum length of a short put. If the queue pair inlines less than the setting asks for, a buffer carries the
-    /// data.
+    /// Returns the maximum length of a short put. If a queue pair cannot inline a short put, a buffer carries the data.
     pub(crate) fn max_short_put(&self) -> usize {
         self.settings.inline.min(self.settings.segment).min(self.max_message)
     }
 
-    /// Makes a queue pair with the requested inline length, or with the longest length that the device accepts.
+    /// Makes a queue pair with the requested inline length or, if the device refuses that, with the first shorter one of
+    /// `INLINE_STEPS` that the device accepts.
     pub(crate) fn with_inline<T>(
         &self,
         mut make: impl FnMut(usize) -> Result<T, Failure>,

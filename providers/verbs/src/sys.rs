@@ -1,7 +1,7 @@
-//! Owned verbs objects. Every object is destroyed on drop, in the order that the references enforce.
+//! Owned verbs objects. Every object is destroyed on drop; references, and the order of fields in the owners, enforce the order.
 //!
-//! libibverbs may be called from any thread. A [`Device`] and the objects of a domain are shared. Completion queues, and the
-//! queue pairs of `queue_pair/sys.rs`, belong to one interface and therefore to one thread.
+//! libibverbs may be called from any thread. A [`Device`] and the objects of a domain are shared. Completion queues, and the queue
+//! pairs of `queue_pair/sys.rs`, belong to one interface or connector and therefore to one thread at a time.
 
 #![allow(unsafe_code)]
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tieline_plugin_api::process::Calls;
 use tieline_plugin_api::{Failure, Status};
 
-/// Checks the result of a libibverbs call that returns an error number.
+/// Checks the result of a libibverbs call that returns an error number, or a negative number and sets `errno`.
 pub(crate) fn check(code: c_int, what: &str) -> Result<(), Failure> {
     let error = match code {
         0 => return Ok(()),
@@ -50,7 +50,7 @@ unsafe impl Sync for Device {}
 pub(crate) struct AsyncEvent {
     /// The kind of event, `IBV_EVENT_*`.
     pub(crate) kind: c_uint,
-    /// The affected queue pair.
+    /// The number of the affected queue pair.
     pub(crate) qp: Option<u32>,
     /// The address of the library's object: the affected completion queue or shared receive queue, or the completion queue of the
     /// affected queue pair.
@@ -59,8 +59,8 @@ pub(crate) struct AsyncEvent {
     pub(crate) port: Option<u8>,
 }
 
-/// The calls that load the library or use its device list, which it locks. A child process begins no such call if a thread of its
-/// parent was inside one.
+/// The calls that load the library or use its device list, which the library locks. A child process begins no such call if a thread
+/// of its parent was inside one.
 pub(crate) static LISTING: Calls = Calls::new();
 
 impl Device {
@@ -145,7 +145,7 @@ impl Device {
     /// Returns the next asynchronous event, if any.
     pub(crate) fn next_event(&self) -> Option<AsyncEvent> {
         let mut raw = ibv_async_event { element: ptr::null_mut(), event_type: 0 };
-        // SAFETY: the context is open and has a non-blocking descriptor, and `event` has room. The object to which the event points
+        // SAFETY: the context is open and has a non-blocking descriptor, and `raw` has room. The object to which the event points
         // stays until the event is acknowledged: destroying a queue pair waits for that.
         unsafe {
             if (self.api.ibv_get_async_event)(self.raw.as_ptr(), &raw mut raw) != 0 {
@@ -211,13 +211,13 @@ impl Pd {
         Ok(Arc::new(Pd { device, raw, kept: AtomicBool::new(false) }))
     }
 
-    /// Records that a queue pair could not be destroyed. Its buffers must never be reused.
+    /// Records that a queue pair could not be destroyed. The buffers of this queue pair must never be reused.
     pub(crate) fn keep(&self) {
         self.kept.store(true, Ordering::Relaxed);
     }
 
     /// Registers `len` bytes at `base` with `IBV_ACCESS_*` rights. The device can access the bytes until the registration is
-    /// dropped. The caller of `Domain::register` guarantees that the bytes stay mapped.
+    /// dropped. The caller guarantees that the bytes stay mapped until then, or that nothing is posted to them any more.
     pub(crate) fn register(
         self: &Arc<Pd>,
         base: *mut u8,
@@ -318,7 +318,7 @@ pub(crate) struct Cq {
 /// One completion.
 pub(crate) type Wc = ibv_wc;
 
-/// The number of completions per poll call.
+/// The maximum number of completions per poll call.
 pub(crate) const WC_BATCH: usize = 32;
 
 impl Cq {
@@ -394,7 +394,7 @@ impl Cq {
         }
     }
 
-    /// Consumes the pending notifications of the channel.
+    /// Consumes up to 1024 pending notifications of the channel.
     pub(crate) fn drain_channel(&self) {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         let mut count = 0;

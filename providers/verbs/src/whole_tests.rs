@@ -1,4 +1,5 @@
-//! Tests of short puts through the whole core to the device double, and of the application's events for them.
+//! Tests through the whole core to the device double: short puts and the application's events for them, service over `ud`, and a
+//! fork.
 
 use crate::double::world::fault;
 use crate::instructions_tests::Half;
@@ -123,7 +124,7 @@ fn closing_worker_reports_done_puts_that_did_not_arrive() {
     drop((there, far));
 }
 
-/// The target's memory is freed or not accessible with this key: nothing is written, and the failure is reported.
+/// The target's memory is freed: the failure is reported.
 #[test]
 fn failure_of_short_put_to_freed_memory_is_reported_by_flush() {
     for completion in [Completion::Local, Completion::Remote] {

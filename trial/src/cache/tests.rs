@@ -1,4 +1,4 @@
-//! Tests of the lines of the cache, of the validity of its answers, and of its owners.
+//! Tests of the cache: its lines, its bound, the validity of its answers, and its owners.
 
 use super::*;
 use std::os::unix::fs::PermissionsExt;
@@ -60,7 +60,7 @@ fn a_cache_that_others_can_write_is_not_believed() {
     assert!(place.cache().read().is_empty());
     fs::set_permissions(place.file(), fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(place.cache().read().len(), 1);
-    // Only root can change a file's owner.
+    // A change of the owner takes a privilege.
     const NOBODY: u32 = 65_534;
     if std::os::unix::fs::chown(place.file(), Some(NOBODY), None).is_ok() {
         assert!(place.cache().read().is_empty(), "another user has written it");

@@ -1,4 +1,4 @@
-//! Children that answer, crash, hang and exit.
+//! Tests of children that answer, crash, hang and exit, and of the descriptors that they have.
 
 use super::*;
 

@@ -12,7 +12,7 @@ impl FreeList {
         FreeList(BTreeMap::from([(0, len)]))
     }
 
-    /// Returns the first free part of this length that begins at a multiple of `align`.
+    /// Takes the first free part of this length that begins at a multiple of `align`, and returns its first byte.
     pub(super) fn take(&mut self, len: usize, align: usize) -> Option<usize> {
         let (start, end, at) = self.0.iter().find_map(|(&start, &end)| {
             let at = start.next_multiple_of(align);

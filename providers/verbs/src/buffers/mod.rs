@@ -1,4 +1,4 @@
-//! Pools of registered buffers of one size. A pool starts small, grows on demand and never exceeds its bound.
+//! Pools of registered buffers of one size. A pool starts empty and grows by chunks on demand, until it has reached its bound.
 
 pub(crate) mod sys;
 
@@ -8,9 +8,9 @@ use crate::sys::Mr;
 use std::sync::Arc;
 use tieline_plugin_api::{Failure, Status};
 
-/// The memory of all pools of a domain. No peer has a key to it.
+/// The memory of all pools of a domain. No peer has a key to that memory.
 pub(crate) type Arena = tieline_registration::Arena<LocalMemory>;
-/// Address space of an arena: more than the pools of several interfaces need with the largest settings.
+/// The bound of an arena, in bytes: more than the pools of several interfaces need with the largest settings.
 pub(crate) const MOST: usize = 1 << 38;
 
 /// Contiguous buffers with one local key.
@@ -62,7 +62,7 @@ impl Pool {
     /// Takes a free buffer. If none is free, the pool grows within its bound.
     ///
     /// # Errors
-    /// [`Status::Again`]: all buffers are in use.
+    /// [`Status::Again`]: all buffers are in use. Others: the first buffers cannot be allocated.
     pub(crate) fn take(&mut self) -> Result<u32, Status> {
         if self.free.is_empty() {
             // Without memory for more buffers, the caller retries when buffers in flight are returned.

@@ -1,4 +1,4 @@
-//! Gathers the application's memory, and the buffer room into which it packs.
+//! Copies of the application's memory into buffers, and the part of a buffer into which the application packs a message.
 
 #![allow(unsafe_code)]
 
@@ -29,7 +29,7 @@ impl Room {
     }
 }
 
-/// Copies the application's pieces back to back into `to`.
+/// Copies the application's pieces back to back into `to`, as far as they fit.
 ///
 /// The pieces are memory of the data call's caller, borrowed for the call (guaranteed by the ABI).
 pub(crate) fn gather(iov: &[Iov], mut to: &mut [u8]) {

@@ -1,5 +1,5 @@
-//! The librdmacm records that this module uses, written by hand from `rdma/rdma_cma.h` (rdma-core). `layout_tests.rs` compares
-//! them with the installed headers. If the library allocates a record, only the fields in use are declared.
+//! The librdmacm records that this module uses, written by hand from `rdma/rdma_cma.h` (rdma-core). `layout_tests.rs` compares them
+//! with the installed headers. A record that only the library allocates is declared without the unused fields at its end.
 
 #![allow(non_camel_case_types)]
 

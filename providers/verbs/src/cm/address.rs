@@ -1,5 +1,6 @@
-//! The address of a connector: `"TLR" | version | contact`. The contact contains the IP addresses of the device's network
-//! interfaces, the ports at which the connector listens, and random bytes. Only the recipients of the address know these bytes.
+//! The address of a connector: `"TLR" | version | contact`. The contact contains, among others, the IP addresses of the device's
+//! network interfaces, the ports at which the connector listens, and random bytes. Only the recipients of the address know these
+//! bytes.
 
 use tieline_net::Contact;
 use tieline_plugin_api::{Failure, Status};
@@ -13,7 +14,7 @@ pub(super) fn pack(contact: &Contact) -> Vec<u8> {
     [&MAGIC[..], &contact.pack()].concat()
 }
 
-/// Parses an address from [`pack`]. A peer sent the bytes, so every byte is checked.
+/// Parses an address from [`pack`]. A peer sent the bytes, so they are validated.
 ///
 /// # Errors
 /// The bytes are not a valid address; the text has the reason.

@@ -10,12 +10,12 @@ use tieline_net::datagrams::{Datagrams, Links, WAITING};
 use tieline_net::routes;
 use tieline_plugin_api::{Armed, Connector, Events, Failure, Status, log_level};
 
-/// The time that closing waits for the peers' devices to acknowledge the goodbye.
+/// The time limit for the peers' devices to acknowledge the goodbye when a connector closes.
 const GOODBYE: Duration = Duration::from_millis(50);
 
 /// The module `rdmacm`, opened for a worker.
 pub struct RdmaCm {
-    /// The state, borrowed by one call at a time. No code of the core runs during a borrow.
+    /// The state, borrowed by one call at a time. The core does not call this object again during a borrow.
     inner: RefCell<ConnectorState>,
 }
 

@@ -52,7 +52,7 @@ impl Credits {
     /// Counts an arrived frame with its credits. The caller posts the frame's buffer again.
     ///
     /// # Errors
-    /// The frame returns more credits than this side has spent.
+    /// The frame returns more credits than this side has spent, or was sent without a credit.
     pub(super) fn received(&mut self, credits: u8) -> Result<(), String> {
         let have = self.have.saturating_add(credits);
         if have > WINDOW || self.owed >= WINDOW {

@@ -17,7 +17,7 @@ use tieline_plugin_api::{Failure, Status};
 
 /// The time limit for the kernel's address or route resolution.
 const RESOLVE_MS: i32 = 2000;
-/// The number of retries of one route while the other host still holds an earlier connection.
+/// The number of retries of a dial because the other host still holds an earlier connection.
 const STALE: usize = 3;
 /// The delay before the next request to a listener that refused one for lack of room.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -240,8 +240,8 @@ impl Wires {
         }
     }
 
-    /// Handles the failure of the current route: retries the route if the peer's host holds an earlier connection, otherwise tries
-    /// the next route.
+    /// Handles the failure of the current route: retries the route if the peer's host holds an earlier connection (up to `STALE`
+    /// times), otherwise tries the next route.
     pub(super) fn failed(&mut self, number: u64, status: Status, words: &str) {
         let Some(dial) = self.dials.get_mut(&number) else { return };
         if status == Status::Busy && dial.stale < STALE {
@@ -263,7 +263,7 @@ fn refused(refusal: Refusal) -> Failure {
     Failure::new(status, refusal.to_string())
 }
 
-/// Returns the source address, which binds the id to this device.
+/// Returns the source address of a route, which binds the id to this device.
 fn source(route: &Route) -> SocketAddr {
     match &route.local {
         Some(local) if local.scope_id != 0 => match local.ip {

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-/// The limit on half-open connections. Each of them holds a queue pair and buffers.
+/// The limit on half-open incoming connections. Each of them holds a queue pair and buffers.
 pub(super) const HALF_OPEN: usize = 64;
-/// The time after which, at the limit, a silent peer is dropped.
+/// The time after which, at the limit, a silent peer may be dropped for a new one.
 const GRACE: Duration = Duration::from_secs(1);
 /// The start of a rejection's private data if there is no room. The rejected peer retries.
 pub(super) const FULL: &[u8] = b"FULL";

@@ -42,7 +42,7 @@ fn is_of_one_link(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.segments()[0] & 0xffc0 == 0xfe80)
 }
 
-/// Returns the network interfaces of a port. On Ethernet these are the interfaces of its GIDs, otherwise IP over InfiniBand.
+/// Returns the network interfaces of a port: those of its GIDs (Ethernet), and those of IP over InfiniBand.
 fn interfaces(class: &Path, port: &PortName) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = devices::gids(class, port)
         .into_iter()
@@ -60,10 +60,10 @@ fn interfaces(class: &Path, port: &PortName) -> BTreeSet<String> {
     names
 }
 
-/// Listens at each address.
+/// Listens at each address, up to the number that a contact holds. An address at which listening fails is skipped.
 ///
 /// # Errors
-/// Listening fails at all addresses.
+/// Listening fails at every address.
 pub(super) fn listen(
     channel: &Rc<Channel>,
     port: &PortName,

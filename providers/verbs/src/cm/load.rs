@@ -44,7 +44,8 @@ functions! {
 /// Returns librdmacm, which stays loaded for the life of the process.
 ///
 /// # Errors
-/// The kernel module or the library is missing; the text says what to do.
+/// The kernel module or the library is missing or cannot be used, or a forked child asks for its parent's library. The text says
+/// what to do.
 pub(crate) fn library() -> Result<&'static Library, Failure> {
     static LOADED: OnceLock<Result<Library, Failure>> = OnceLock::new();
     static OWNER: Owner = Owner::new();

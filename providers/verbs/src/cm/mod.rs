@@ -5,12 +5,12 @@
 //! $ TIELINE_CONNECT=rdmacm TIELINE_MODULES='^*/ud' tieline info --why | grep rdmacm
 //! ```
 //!
-//! A connector listens at the IP addresses of its port's network interfaces. Its address contains the listening ports, and
-//! random bytes that only recipients of the address know. The first datagram to an address makes a connection: an id of the
-//! connection manager with a small reliable queue pair, set up in non-blocking steps. Datagrams travel over it as sends, split
-//! into frames. Each side has `WINDOW` buffers posted and returns credits when it has posted them again. A connection is closed
-//! after `TIELINE_VERBS_CM_IDLE` without use. Beyond `TIELINE_VERBS_CM_CONNECTIONS`, the least recently used one is closed.
-//! Connections are made again on demand.
+//! A connector listens at the IP addresses of its port's network interfaces. Its address contains the listening ports, and random
+//! bytes that only recipients of the address know. A datagram to an address without a connection makes one: an id of the connection
+//! manager with a small reliable queue pair, set up in non-blocking steps. Datagrams travel as its sends, split into frames.
+//! Each side has `WINDOW` buffers posted and returns credits when it has posted them again. A connection is closed after
+//! `TIELINE_VERBS_CM_IDLE` without use. Beyond `TIELINE_VERBS_CM_CONNECTIONS`, the least recently used one is closed. Connections
+//! are made again on demand.
 //!
 //! # Why connections
 //!
@@ -18,7 +18,7 @@
 //! 136 back, with a new id for each. That would be more complicated. `rc` addresses with the identity of a worker are longer, so
 //! they would need fragmentation, ordering and retransmission. The death of a peer would go unnoticed, and every datagram would
 //! cost the kernel an id on both hosts. A connection is reliable and ordered, and it stops a sender whose peer does not poll. If a
-//! process is killed, its kernel ends the connection, and the other side is notified immediately.
+//! process is killed, its kernel ends the connection and notifies the other side.
 //!
 //! # Authentication
 //!
@@ -31,12 +31,13 @@
 //! # Queue pairs
 //!
 //! librdmacm opens devices of its own. Its ids are used without queue pairs. The queue pairs are made on the domain's device, with
-//! the attributes from the manager, so they share buffers, completion handling and failure handling with the other modules.
+//! the attributes from the manager. They use the same code for buffers, teardown and wake-ups as the other modules.
 //!
 //! # Structure
 //!
-//! [`tieline_net::datagrams`] selects the connection to each peer; `wires` and `dial` drive the connections; `wire` is one
-//! connection. `frame`, `credits` and `address` define the wire format. `listening` finds the IP addresses of a port.
+//! `connector` is the interface to the core. [`tieline_net::datagrams`] selects the connection to each peer; `wires` and `dial`
+//! drive the connections, `half_open` bounds the unproven ones, and `wire` is one connection. `frame`, `credits` and `address`
+//! define the wire format. `listening` finds the IP addresses of a port. `sys`, `abi` and `load` bind librdmacm.
 
 mod abi;
 mod address;

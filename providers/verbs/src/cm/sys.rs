@@ -1,6 +1,6 @@
 //! Owned objects of the connection manager: event channels, and identifiers ("ids"), which correspond to sockets.
 //!
-//! No call blocks: the channel's descriptor is non-blocking, and longer operations end in an event.
+//! No call waits for another host: the channel's descriptor is non-blocking, and longer operations end in an event.
 
 #![allow(unsafe_code)]
 
@@ -32,7 +32,7 @@ pub(super) struct CmEvent {
     pub(super) kind: c_uint,
     /// The error number of the event, or the reason of a rejection.
     pub(super) status: i32,
-    /// The private data of the other side, padded with zeros to the maximum length.
+    /// The private data of a request, a response or a rejection, padded with zeros to the maximum length; otherwise empty.
     pub(super) private: Vec<u8>,
     /// The id of a connection request.
     pub(super) request: Option<Id>,
@@ -138,7 +138,7 @@ impl Id {
         self.channel.api
     }
 
-    /// Returns the id's key in events.
+    /// Returns the value that identifies this id in [`CmEvent::key`]: its address.
     pub(super) fn key(&self) -> usize {
         self.raw.addr().get()
     }
@@ -269,7 +269,7 @@ fn param(qpn: u32, private: &[u8]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: private.as_ptr().cast::<c_void>(),
         private_data_len: private.len() as u8,
-        // The connection uses no remote reads or atomics, but devices require at least one of each.
+        // The connection uses no remote reads or atomics, but a device may refuse a limit of zero.
         responder_resources: 1,
         initiator_depth: 1,
         flow_control: 0,

@@ -25,7 +25,7 @@ pub(super) enum Phase {
     Accepting(Acceptor),
     /// The connection is in use.
     Up,
-    /// The connection closes as soon as the other side has received everything.
+    /// The connection closes as soon as the other side has received everything, or at the deadline.
     Finishing,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Wire {
     pub(super) silent_since: Option<Instant>,
     /// The time limit of a connection that is not in use.
     pub(super) deadline: Option<Instant>,
-    /// The time at which the device last acknowledged a send, or received the first one.
+    /// The time at which the device last acknowledged a send, or got a send while none was outstanding.
     pub(super) progress: Instant,
     /// Whether the sender waits for an [`LinkEvent::Room`](tieline_net::datagrams::LinkEvent::Room).
     pub(super) full: bool,
@@ -124,7 +124,7 @@ impl Wire {
         qp.modify(attr, mask, "starting a queue pair")
     }
 
-    /// Checks whether the next datagram could be posted immediately.
+    /// Checks whether the connection is in use and has no pending frames.
     pub(super) fn has_room(&self) -> bool {
         matches!(self.phase, Phase::Up) && self.pending.is_empty()
     }
@@ -209,7 +209,7 @@ impl Wire {
         Ok(qp.post_receives(&[Receive { id, sge: receives.whole(buffer) }])?)
     }
 
-    /// Closes the connection: destroys the queue pair, disconnects the id, and releases all buffers.
+    /// Closes the connection: disconnects the id, destroys the queue pair, and releases all buffers.
     pub(super) fn close(self, sends: &mut Pool, receives: &mut Pool, cleanup: &mut Cleanup) {
         self.id.disconnect();
         cleanup.destroy(self.qp, COMPLETIONS);

@@ -445,7 +445,7 @@ impl Wires {
         self.listeners.clear();
     }
 
-    /// Handles the end of a connection: notifies `peers`, or continues the dial to which it belonged.
+    /// Handles the end of a connection: queues the event for it, or continues the dial to which it belonged.
     pub(super) fn lost(&mut self, number: u64, status: Status, words: &str) {
         let Some(wire) = self.wires.get(&number) else { return };
         let dial = match &wire.phase {

@@ -13,7 +13,7 @@ pub(crate) struct Faults {
     pub(crate) fails_after: Option<(usize, c_uint)>,
     /// Whether destroying a queue pair fails.
     pub(crate) keeps_pairs: bool,
-    /// Whether sends neither complete nor fail.
+    /// Whether sends outside ERR neither complete nor fail.
     pub(crate) stuck: bool,
     /// Whether the network is cut: sends fail after the last retry.
     pub(crate) cut: bool,
@@ -25,11 +25,12 @@ pub(crate) struct Faults {
     pub(crate) mute: bool,
     /// The error number with which posting receives fails; 0 for no failure.
     pub(crate) refuse_receives: c_int,
-    /// The only queue pair to which `refuse_receives` applies, and the number of receives that succeed before.
+    /// A queue pair, and the number of further receives that its receive queue accepts; it refuses the following ones.
     pub(crate) refuse_receives_of: Option<(u32, usize)>,
     /// The number of queue pair creations that fail for lack of memory.
     pub(crate) refuse_pairs: usize,
-    /// The number of completion queue creations that fail for lack of memory; below, the same for all shared receive queues.
+    /// The number of completion queue creations that fail for lack of memory; below, whether all creations of shared receive queues
+    /// fail so.
     pub(crate) refuse_completion_queues: usize,
     pub(crate) no_receive_queues: bool,
     /// The limits on queue pairs and on completion queue entries.

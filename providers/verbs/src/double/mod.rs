@@ -28,7 +28,7 @@ use tieline_plugin_api::{Domain, Endpoint, Events, Failure, Interface, Status, a
 pub(crate) struct Told {
     /// The header and payload of each message.
     pub(crate) messages: Vec<(u64, Vec<u8>)>,
-    /// The cookie and result of each completed operation. The value is the fetched value of an atomic.
+    /// The cookie and result of each completed operation. For an atomic, the value is the fetched one.
     pub(crate) ended: Vec<(u64, Result<u64, Status>)>,
     /// The words of peers' puts with notification.
     pub(crate) notified: Vec<u64>,
@@ -68,7 +68,7 @@ pub(crate) fn poll(interface: &VerbsInterface, told: &mut Told) -> usize {
     len
 }
 
-/// One process's side of a test: a domain on the device, and the module `rc` opened on it.
+/// One process's side of a test: a domain on the device, and a module opened on it.
 pub(crate) struct Side {
     pub(crate) interface: VerbsInterface,
     pub(crate) domain: VerbsDomain,
@@ -137,7 +137,7 @@ pub(crate) fn side(settings: &[(&str, &str)]) -> Side {
 pub(crate) fn side_of(module: &str, settings: &[(&str, &str)]) -> Side {
     let domain = domain(settings).unwrap();
     let interface = domain.open_interface(module, [0; 16]).unwrap();
-    // Datagrams are retransmitted after a few milliseconds. Tests of `ud` advance the clock explicitly.
+    // Datagrams are retransmitted after 20 ms. Tests of `ud` advance the clock explicitly.
     let pace = if module == RC { Duration::from_millis(1) } else { Duration::ZERO };
     Side { interface, domain, told: Told::default(), until: Instant::now() + TIMEOUT, pace }
 }

@@ -1,7 +1,8 @@
 //! Driver differences: the switches of the device double, and the adapters made from them.
 //!
-//! Each switch names its source: rdma-core at 691953d8 (the user-space driver), or the kernel driver by file and function. If the
-//! device reports a difference in its attributes, the double does, too. Otherwise the double fails the unsupported call.
+//! Most switches name their source: rdma-core at 691953d8 (the user-space driver), or the kernel driver by file and function. If a
+//! device reports a difference in its attributes, the double does, too. A call that the device does not support fails in the
+//! double. The other differences change the double's behaviour.
 
 use super::world::world;
 use crate::abi::{IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND};

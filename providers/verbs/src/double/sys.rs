@@ -1,8 +1,9 @@
-//! A single-threaded double of libibverbs. Requests are executed immediately between queue pairs of this process (`world.rs`).
+//! A single-threaded double of libibverbs. Requests are executed immediately between queue pairs of this thread (`world.rs`),
+//! unless a fault delays them.
 //!
 //! The double follows the specification in the points on which the provider relies. These are queue pair states, keys, ranges and
-//! rights; in-order completions, only for signalled sends; and receivers without a buffer. A rejected access ends both queue pairs.
-//! Unread completions are lost with their queue pair.
+//! rights; in-order completions, only for signalled or failed sends; and receivers without a buffer. A rejected access ends both
+//! queue pairs. As with most drivers, unread completions are lost with their queue pair (`Nature::purges`).
 
 #![allow(unsafe_code)]
 

@@ -67,7 +67,7 @@ pub(super) struct Pair {
     pub(super) pieces: usize,
     pub(super) attr: ibv_qp_attr,
     pub(super) waiting: VecDeque<Send>,
-    /// The source of the queue pair's receives and its completion queue: the addresses of the objects.
+    /// The source of the queue pair's receives, and the queue pair's completion queue: the addresses of the objects.
     pub(super) receives: usize,
     pub(super) cq: usize,
     /// The receives that the queue pair had prefetched when it entered ERR, and has not flushed.
@@ -363,7 +363,7 @@ impl World {
         }
     }
 
-    /// Executes the oldest send of a queue pair. Returns whether it is done.
+    /// Executes the oldest send of a queue pair. Returns whether the send has ended.
     fn step(&mut self, qpn: u32) -> bool {
         let Some(pair) = self.pairs.get_mut(&qpn) else { return false };
         let (cq, state) = (pair.cq, pair.attr.qp_state);
@@ -506,8 +506,8 @@ impl World {
         self.give_receives_back(qpn);
     }
 
-    /// Removes the state of a queue pair that is reset or destroyed. Its prefetched and unflushed receives are lost. Most drivers
-    /// also discard its unread completions.
+    /// Removes the state of a queue pair that is reset or destroyed. Its prefetched and unflushed receives are lost, and so are
+    /// those in its own queue. Most drivers also discard its unread completions.
     pub(super) fn purge(&mut self, qpn: u32) {
         let Some(pair) = self.pairs.get_mut(&qpn) else { return };
         pair.waiting.clear();
@@ -539,7 +539,7 @@ impl World {
         Outcome::Done
     }
 
-    /// Delivers a datagram, which is lost if the receiver has no posted receive.
+    /// Delivers a datagram, which is lost if the receiver has no posted receive or the network is cut.
     fn datagram(&mut self, qpn: u32, send: &Send) -> Outcome {
         let Some(payload) = self.gather(send) else { return Outcome::Failed(IBV_WC_LOC_PROT_ERR) };
         if self.faults.no_link {

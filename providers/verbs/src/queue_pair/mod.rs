@@ -1,10 +1,10 @@
 //! The life of a queue pair: its states, the meaning of its errors, and its teardown.
 //!
-//! The states are those of the specification: RESET after creation, INIT with a port, RTR ("ready to receive") with a known
-//! peer, RTS ("ready to send") in use. The two sides of a connection enter RTS independently. An error moves a connection to
-//! ERR, in which the device flushes everything that was posted. A datagram queue pair moves to SQE: it receives, cannot send,
-//! and can return to RTS. Connections of `rdmacm` go through the same states, with attributes from the connection manager
-//! (`cm/wire.rs`).
+//! The states are those of the specification: RESET after creation, INIT with a port, RTR ("ready to receive") with a known peer,
+//! RTS ("ready to send") in use. The two sides of a connection enter RTS independently. An error moves a connection to ERR, in
+//! which the device flushes everything that was posted. A failed send moves a datagram queue pair to SQE: in this state the queue
+//! pair receives, cannot send, and can return to RTS. Connections of `rdmacm` go through the same states, with attributes from the
+//! connection manager (`cm/wire.rs`).
 //!
 //! Teardown has three steps ([`Cleanup`]). First, in ERR, the device flushes the posted requests; with shared receives the device
 //! also reports the last receive that the queue pair has taken. Second, the completion queue is read up to its fill level at that
@@ -128,7 +128,7 @@ impl Qp {
     #[cold]
     pub(crate) fn resume_datagrams(&self) {
         let send = ibv_qp_attr { qp_state: IBV_QPS_RTS, ..ibv_qp_attr::default() };
-        // In any state but SQE the device refuses the transition, which is harmless.
+        // In any state but SQE the device refuses the transition or changes nothing, which is harmless.
         let _ = self.modify(send, IBV_QP_STATE, "restarting a datagram queue pair");
     }
 
@@ -200,7 +200,7 @@ pub(crate) fn completion_error(
         IBV_WC_REM_OP_ERR | IBV_WC_REM_INV_REQ_ERR => {
             both(Status::PeerFailed, format!("the peer's device{peer} refused an operation"))
         }
-        // The peer is alive: its request caused the error.
+        // The peer is alive: one of its requests is the likely cause.
         IBV_WC_WR_FLUSH_ERR => both(
             Status::Io,
             format!(
@@ -237,10 +237,12 @@ pub(crate) fn event_error(kind: c_uint) -> Failure {
 /// RoCE of older kernels never sends the report. Without the report, the receives that the device has taken are unknown: the shared
 /// queue serves all queue pairs, and devices take receives in an order of their own.
 pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(1);
-/// The minimum time for which a queue pair with a broken connection is kept before it is destroyed.
+/// The minimum time for which a queue pair with a broken connection is kept before it is destroyed. The close of the interface and
+/// a failed reset destroy the queue pair earlier.
 const KEPT_FOR: Duration = Duration::from_secs(1);
-/// The limit on retired queue pairs above which no queue pair is created. While the port is down, all retired queue pairs are kept.
-/// Otherwise the oldest ones are destroyed to make room, because peers that reconnect repeatedly would exhaust the device.
+/// The number of retired queue pairs from which on a new connection first destroys the oldest ones, because peers that reconnect
+/// repeatedly would exhaust the device. While the port is down, all retired queue pairs are kept, and no connection is made beyond
+/// this number.
 const KEPT: usize = 64;
 
 /// A retired queue pair that is not destroyed yet.
@@ -274,8 +276,8 @@ impl Cleanup {
         drop(qp);
     }
 
-    /// Destroys a queue pair in ERR once all its receives have completed or been reported. `unread` is `Some(0)` if the queue pair
-    /// never had receives. `waits` states whether the connection still waits for sends.
+    /// Destroys a queue pair in ERR once all its receives have completed or been reported. `unread` is `Some(0)` if no receives of
+    /// the queue pair are outstanding. `waits` states whether the connection still waits for sends.
     pub(crate) fn drain(&mut self, qp: Qp, broke: bool, waits: bool, unread: Option<usize>) {
         if !broke && unread == Some(0) {
             return self.destroyed(qp);
@@ -316,8 +318,8 @@ impl Cleanup {
         }
     }
 
-    /// Stops waiting for the device and resets the queue pair, which releases everything that was posted. Up to `completions`
-    /// of its completions may still arrive.
+    /// Stops waiting for the device and resets the queue pair, or destroys it if the reset fails. Everything that was posted is
+    /// thereby released. Up to `completions` of its completions may still arrive.
     pub(crate) fn reset(&mut self, qpn: u32, completions: usize) {
         self.stale += completions;
         let Some(at) = self.endings.iter().position(|ending| ending.qp.number() == qpn) else {
@@ -361,7 +363,9 @@ impl Cleanup {
         core::mem::take(&mut self.gone)
     }
 
-    /// Destroys the queue pairs that are drained or have reached the time limit.
+    /// Destroys the drained queue pairs, unless the port is down, the connection broke less than `KEPT_FOR` ago, or the connection
+    /// waits for sends. A queue pair that has reached the time limit without a report is drained after `most` more completions have
+    /// been read.
     pub(crate) fn destroy_drained(&mut self, now: Instant, port_down: bool, most: usize) {
         let through = |ending: &mut Ending| {
             let age = now.duration_since(ending.since);
@@ -397,7 +401,7 @@ impl Cleanup {
         self.endings.is_empty()
     }
 
-    /// Returns the number of completion queue entries that retired queue pairs may take.
+    /// Returns the number of completion queue entries that destroyed and reset queue pairs may still take.
     pub(crate) fn stale(&self) -> usize {
         self.stale
     }

@@ -1,4 +1,4 @@
-//! Owned queue pairs and their parts: every object is destroyed on drop.
+//! Owned queue pairs, shared receive queues and address handles. Every object is destroyed on drop.
 
 #![allow(unsafe_code)]
 
@@ -24,7 +24,7 @@ pub(crate) struct Receive {
     pub(crate) sge: ibv_sge,
 }
 
-/// The number of receives per post call.
+/// The maximum number of receives per post call.
 const RECEIVE_BATCH: usize = 32;
 
 /// The error of a partly accepted list of receives, and the number that the device accepted.
@@ -340,8 +340,8 @@ impl Qp {
     /// Destroys the queue pair. After success the device accesses nothing that was posted.
     ///
     /// # Errors
-    /// The device fails to destroy the queue pair. The device may then access the posted memory for the life of the process, so
-    /// that memory is kept.
+    /// The device fails to destroy the queue pair. The device may then access the posted memory for the life of the process, so the
+    /// provider keeps its buffers.
     pub(crate) fn destroy(self) -> Result<(), Failure> {
         let mut this = core::mem::ManuallyDrop::new(self);
         let ended = this.end();

@@ -1,4 +1,4 @@
-//! Tests of the texts of queue pair errors.
+//! Tests of the statuses and texts of queue pair errors.
 
 use super::*;
 use crate::double::domain;

@@ -65,7 +65,7 @@ fn module_capabilities_match_supported_operations() {
     assert_eq!((rc.atomic_post64, rc.atomic_fetch64), (atomics, atomics));
     assert_eq!((rc.role, ud.role, cm.role), (role::DATA, role::DATA, role::CONNECTION_ONLY));
     assert_eq!((rc.connects, ud.connects), (connects::TO_ENDPOINT, connects::TO_INTERFACE));
-    // One of the pieces of a work request is the header.
+    // The header of a message takes one of the pieces of a work request.
     assert_eq!((rc.max_iov, rc.max_short, rc.max_short_put), (11, 8192, 188));
     assert_eq!((rc.max_put, rc.max_get), (1 << 30, 1 << 30));
     assert_eq!((ud.max_short, ud.max_packed, ud.max_identity_len), (4056, 4056, 4096));
@@ -73,7 +73,7 @@ fn module_capabilities_match_supported_operations() {
     assert_eq!((rc.priority, ud.priority, cm.priority), (60, 10, 5));
 }
 
-/// The core selects modules by cost: a class without a cost would be free, and always be selected.
+/// Among modules of the same priority, the core prefers the lower cost. A class without a cost would be free.
 #[test]
 fn each_class_that_a_module_serves_has_its_cost() {
     use cost_class::{ATOMIC, BULK_MESSAGE, BULK_RMA, SMALL_MESSAGE, SMALL_RMA};

@@ -1,4 +1,5 @@
-//! Tests of endpoints that are closed, or cannot be made, while the device rejects requests.
+//! Tests of endpoints that are closed, or cannot be made, while the device rejects requests; of released objects; and of calls
+//! within calls.
 
 use crate::abi::*;
 use crate::double::clock::pass;

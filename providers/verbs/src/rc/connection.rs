@@ -221,14 +221,14 @@ impl Connection {
         if self.credits.may_send() { Ok(()) } else { Err(Status::Again) }
     }
 
-    /// Returns the longest payload that is copied during the post together with the header.
+    /// Returns the number of bytes, a message's header included, that the device copies during a post.
     #[inline]
     pub(crate) fn inline(&self) -> usize {
         self.qp.as_ref().map_or(0, |qp| qp.inline)
     }
 
-    /// Posts a send and records the resources to release at its completion. A send without a waiting application is signalled only
-    /// once in a while. With [`HOLD`] the doorbell may wait for the next send.
+    /// Posts a send and records the resources to release at its completion. A send without a waiting application and without a
+    /// message buffer is signalled only once in a while. With [`HOLD`] the doorbell may wait for the next send.
     #[inline(always)]
     pub(crate) fn post(
         &mut self,

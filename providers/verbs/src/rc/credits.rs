@@ -1,15 +1,15 @@
 //! Credits: a limit on the messages in flight to one peer.
 //!
-//! Every side grants its peer a window. A message costs one credit. The receiver returns the credit when the application is done
-//! with the message. The next message in the other direction carries the credit; once half of the window is owed, a separate
-//! message does. A receiver that does not poll therefore stops its senders before its receive queue runs dry. Puts and gets are
-//! then never stuck behind messages without a buffer, as long as all windows fit into the queue. They fit for
-//! `TIELINE_VERBS_RX_BUFFERS` / `TIELINE_VERBS_WINDOW` peers (28 by default). With more peers, a receiver that does not poll may
-//! delay simultaneous senders.
+//! Every side grants its peer a window. A message of the application costs one credit, and so does a put with notification. The
+//! receiver returns the credit when the application is done with the message. The next message in the other direction carries the
+//! credit; once half of the window is owed, a separate message does. A receiver that does not poll therefore stops its senders
+//! before its receive queue runs dry. Puts and gets are then never stuck behind messages without a buffer, as long as all windows
+//! fit into the queue, each with the receives for control messages. With the defaults, the initial windows of 28 peers fit. With
+//! more peers, a receiver that does not poll may delay simultaneous senders.
 //!
 //! A window starts small, because every message in a window needs a buffer. If half of the window is owed and no message could
-//! carry the credits, the peer is sending a stream. The window then doubles, as long as this leaves half of the queue to future
-//! peers.
+//! carry the credits, the peer is sending a stream. The window then doubles, up to `TIELINE_VERBS_MAX_WINDOW`, as long as this
+//! leaves half of the queue to future peers.
 
 use tieline_plugin_api::Status;
 
@@ -102,7 +102,7 @@ impl Credits {
         self.granted
     }
 
-    /// Enlarges the window. The buffers for it must exist.
+    /// Enlarges the window by `more` messages.
     pub(crate) fn grow(&mut self, more: u32) {
         self.granted += more;
         self.growth += more;

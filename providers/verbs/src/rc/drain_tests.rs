@@ -160,7 +160,7 @@ fn connection_with_unsignalled_last_send_ends_without_timeout() {
 fn calls_return_again_until_the_failure_event() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, at_b) = connect(&mut a, &mut b);
-    // The send is unsignalled: when the peer's goodbye is read, it is still in the send queue.
+    // The send is unsignalled: when the peer's goodbye is read, the send is still in the send queue.
     assert_eq!(at_b.am_short(1, 1, b"x"), Ok(Posting::Done));
     drop(at_a);
     while at_b.am_short(1, 1, b"x") == Ok(Posting::Done) {

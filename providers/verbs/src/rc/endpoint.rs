@@ -1,4 +1,4 @@
-//! The endpoint: data calls.
+//! The endpoint of `rc`: data calls, and the calls that connect it.
 
 use super::connection::{Connection, HOLD, Packed, Phase};
 use super::credits::Grant;
@@ -146,8 +146,8 @@ impl RcEndpoint {
             connection.packed = Packed::Packing;
             (buffer, Room::of(&mut state.sends, buffer, HEADER_LEN, max))
         };
-        // No borrow is held while the application packs: the packer may post on other connections and make progress. Nothing is
-        // posted on this connection meanwhile, so the queue entry stays reserved.
+        // No borrow is held while the application packs: the packer may post on other connections and make progress. No other send
+        // of the application is posted on this connection meanwhile, so the queue entry stays reserved.
         let packed = room.pack(packer);
         let state = &mut *self.state.borrow_mut();
         let entry = state.connections.get_mut(self.slot as usize).and_then(Option::as_deref_mut);
@@ -166,7 +166,7 @@ impl RcEndpoint {
         let (head, credits) = head(connection, id, header);
         state.sends.bytes_mut(buffer)[..HEADER_LEN].copy_from_slice(&head);
         sent(connection, credits);
-        // A packed message is always sent. If the device has no memory for the message, the post is retried later.
+        // If the device has no memory for the packed message, the post is retried until the connection ends.
         connection.packed = Packed::Message(buffer, HEADER_LEN + len);
         state.post_packed_of(self.slot)?;
         Ok(len)
@@ -207,7 +207,7 @@ impl RcEndpoint {
             return Err(Status::Invalid);
         }
         if !as_it_lies {
-            // The message is short or its memory is unregistered: one copy costs less than pinning pages.
+            // The message is short, or part of its memory is unregistered: one copy costs less than pinning pages.
             gather(iov, &mut state.sends.bytes_mut(buffer)[HEADER_LEN..HEADER_LEN + len]);
             state.pieces = pieces;
             return self.send_buffer(state, buffer, HEADER_LEN + len, credits);
@@ -371,7 +371,7 @@ impl RcEndpoint {
         Ok(Posting::Done)
     }
 
-    /// Posts an operation whose completion the application waits for.
+    /// Posts an operation that ends later, with its completion.
     #[inline(always)]
     fn start(
         &self,
@@ -401,8 +401,8 @@ impl RcEndpoint {
 
     #[cold]
     fn tell(&self) {
-        // An event reports the failure of the connection. The state is borrowed if a signal handler interrupts another call, which
-        // then posts the held sends.
+        // An event reports the failure of the connection. The state is borrowed if a signal handler interrupts another call; the
+        // next poll then posts the held sends.
         if let Ok(mut state) = self.state.try_borrow_mut() {
             let _ = state.tell(self.slot);
         }

@@ -1,4 +1,4 @@
-//! Tests that the device objects of an interface are made at the first connection, not earlier.
+//! Tests that the device objects of an `rc` interface are made at the first connection, not earlier.
 
 use crate::abi::*;
 use crate::double::nature::{ADAPTERS, play};
@@ -140,7 +140,7 @@ fn device_that_failed_before_first_use_gets_no_requests() {
         assert_eq!((made(), a.interface.arm()), (((0, 0), 0, 0), Ok(Armed::Sleep)));
         assert!(a.told.failed.is_empty());
     }
-    // A port that has lost its link is usable, because the link may return.
+    // A port whose link has returned is usable.
     let mut a = side(&[]);
     announce(IBV_EVENT_PORT_ERR);
     (0..200).for_each(|_| a.poll());
@@ -168,7 +168,7 @@ fn interfaces_of_one_domain_open_queues_independently() {
     assert_eq!(second.arm(), Ok(Armed::Sleep));
     let other = second.connect(&[], &[], 2).unwrap();
     assert_eq!(queues().0, 3);
-    // An event of one device does not affect the other.
+    // The two interfaces can connect to each other, and one of them outlives the other.
     endpoint.connect(&other.address()).unwrap();
     other.connect(&endpoint.address()).unwrap();
     while endpoint.flush(0) == Err(Status::Again) || other.flush(0) == Err(Status::Again) {

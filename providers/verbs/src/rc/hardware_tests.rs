@@ -1,5 +1,5 @@
-//! Behaviour of hardware that soft RoCE does not show. The tests cover errors in the middle of unsignalled sends, queue pairs
-//! that cannot be destroyed, memory of other devices, and very many peers.
+//! Behaviour of hardware that soft RoCE does not show. The tests cover errors in the middle of unsignalled sends, queue pairs that
+//! cannot be destroyed, memory of other devices, very many peers, and interfaces without connections.
 
 use crate::abi::*;
 use crate::double::world::{counts, fault, pairs, registrations, rights};
@@ -177,7 +177,7 @@ fn ten_thousand_peers_use_bounded_memory_and_exchange_messages() {
     assert_eq!(full.status, Status::NoMemory);
     let words = "rc has 10002 connections, as many as TIELINE_VERBS_CONNECTIONS says";
     assert_eq!(full.text, words);
-    // Connected peers are still reachable and still receive keepalives.
+    // Connected peers are still reachable.
     assert!(a.interface.reachable(&b.interface.address()).is_ok());
     drop(rest);
     assert!(a.interface.connect(&[], &[], 1).is_ok(), "there is room again");

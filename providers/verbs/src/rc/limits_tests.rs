@@ -352,7 +352,7 @@ fn fixed_completion_queue_holds_receives_of_all_own_queues() {
     let text = failure.err().unwrap().text;
     let advice = "endpoints: lower TIELINE_VERBS_CONNECTIONS, so that others serve the rest";
     assert!(text.ends_with(advice), "{text}");
-    // One side does not poll while all others send their whole windows.
+    // One side does not poll while the other side sends whole windows over all endpoints.
     let mut sent = 0;
     for (at_a, at_b) in &ends {
         while at_b.am_short(7, 1, b"x").is_ok() {}
@@ -381,7 +381,7 @@ fn a_completion_queue_grows_before_an_endpoint_is_refused() {
         regions.push(region);
         ends.push((at_a, at_b, key));
     }
-    // Every endpoint posts up to its limit, and no endpoint ends before others are made.
+    // Every endpoint posts up to its limit, and no operation ends before others are made.
     fault(|faults| faults.stuck = true);
     for (at_a, _, key) in &ends {
         while put(at_a, key, &[piece(&mut words)], 64).is_ok() {}

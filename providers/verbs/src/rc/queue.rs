@@ -1,6 +1,6 @@
 //! The outstanding sends of one queue pair.
 //!
-//! The device completes in order and reports only signalled sends, so one completion also retires all sends before it.
+//! The device completes in order and reports only signalled or failed sends, so one completion also retires all sends before it.
 
 use crate::memory::Loan;
 use std::collections::VecDeque;
@@ -116,7 +116,8 @@ impl SendQueue {
         self.silent as usize + 1 >= self.depth / 4
     }
 
-    /// Returns the memory of a queue that has had `depth` sends outstanding, in bytes.
+    /// Returns the memory of a queue in which `depth` sends of the application and all reserved ones have been outstanding, in
+    /// bytes.
     pub(crate) fn bytes(depth: usize) -> usize {
         (depth + RESERVE).next_power_of_two().max(FIRST_ROOM) * size_of::<Sent>()
     }

@@ -1,10 +1,10 @@
 //! The receives of an interface: in one queue that all endpoints share or, if the device has no shared receive queues, in a
 //! queue per connection.
 //!
-//! A buffer is posted, held by the application, or free. With a shared queue, the connection of a posted buffer is unknown until
-//! its completion. With a queue per connection, the queue pair of each buffer is recorded (its *owner*). When that queue pair is
-//! destroyed, all of its buffers are free again, whatever the device reported. The stamp of a posting identifies later completions
-//! as stale.
+//! A buffer is queued for posting, posted, held by the application, or free. With a shared queue, the connection of a posted buffer
+//! is unknown until its completion. With a queue per connection, the queue pair of each posted buffer is recorded (its *owner*).
+//! After that queue pair is reset or destroyed, all of its buffers are reclaimed, whatever the device reported. The stamp of a
+//! posting then identifies later completions as stale.
 
 use super::connection::{Connection, receive_id};
 use crate::abi::ibv_sge;
@@ -17,7 +17,7 @@ use tieline_plugin_api::{Failure, Status};
 /// The number of receives for control messages, which cost no credit: in a connection's own queue, or counted for the connection in
 /// the shared queue.
 pub(super) const CONTROL: usize = 4;
-/// The slot number recorded for free buffers.
+/// The slot number for buffers without a connection.
 pub(super) const NOBODY: u32 = u32::MAX;
 
 /// The receives that a device rejected: the slots of their connections, or `None` for the shared queue.
@@ -214,7 +214,8 @@ impl Receives {
         refused
     }
 
-    /// Returns the number of buffers posted to a queue pair; `None` with a shared queue, which does not record this number.
+    /// Returns the number of buffers posted to a queue pair; `None` without own queues, because a shared queue does not record this
+    /// number.
     pub(super) fn posted_to(&self, qpn: u32) -> Option<usize> {
         match &self.queues {
             Queues::Shared(_) | Queues::Unmade => None,

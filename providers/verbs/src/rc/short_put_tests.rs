@@ -1,4 +1,4 @@
-//! Tests of short puts, whose bytes are copied during the post. With local completion they cause no further event unless the
+//! Tests of short puts, whose bytes are copied during the post. With local completion such a put causes no further event unless the
 //! connection fails.
 
 use super::queue::RESERVE;
@@ -132,7 +132,7 @@ fn failure_of_done_put_fails_endpoint_and_following_flush() {
     }
 }
 
-/// Checks all lengths, from any address, for every inline limit.
+/// Checks all lengths up to two bytes beyond the limit, at changing offsets.
 #[test]
 fn puts_around_the_short_limit_arrive_in_order_on_every_adapter() {
     for nature in ADAPTERS {

@@ -28,7 +28,7 @@ use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status, event};
 
 /// The number of receive buffers or send buffers per allocation.
 const CHUNK: usize = 32;
-/// The number of buffers for fetched values of atomics, allocated one page at a time.
+/// The maximum number of buffers for fetched values of atomics, allocated one page at a time.
 const RESULTS: usize = 1024;
 /// The maximum number of polls between two clock reads (fewer if polls are rare), and the interval of slow progress.
 const CLOCK_EVERY: u32 = 32;
@@ -50,7 +50,7 @@ pub(crate) struct State {
     cleanup: Cleanup,
     receives: Receives,
     sleep: Sleep,
-    /// The completion queue; `None` before the first connection, because a worker opens every device but uses few.
+    /// The completion queue; `None` before the first connection, because a worker may open more devices than it uses.
     cq: Option<Cq>,
     /// Whether the completion queue can be resized.
     grows: bool,
@@ -72,11 +72,11 @@ pub(crate) struct State {
     notices: Notices<Delivered>,
     /// The array for one batch of completions.
     batch: Vec<Wc>,
-    /// The connections that owe credits but could not send them, because their send queue was full.
+    /// The connections whose owed credits are due.
     credits_due: Vec<u32>,
     /// The connections with held sends, or with sends that the device has not accepted yet.
     pub(crate) unposted: Vec<u32>,
-    /// The closed connections whose goodbye did not fit into the send queue, each with its generation.
+    /// The closed connections whose goodbye is not posted yet, each with its generation.
     goodbyes: Vec<(u32, u8)>,
     /// The slot of the last notification.
     notified_last: u32,
@@ -218,7 +218,7 @@ impl State {
         self.share_later |= self.shares;
     }
 
-    /// Posts a zero-byte write, which the peer's device acknowledges without the peer's processor. Returns whether the write was
+    /// Posts a zero-byte write, which the peer's device acknowledges without the peer's process. Returns whether the write was
     /// posted.
     fn keepalive(&mut self, slot: u32) -> bool {
         let Some(connection) = self.connection(slot).filter(|c| c.queue.has_reserve()) else {
@@ -231,8 +231,8 @@ impl State {
         posted
     }
 
-    /// Posts the receives that the windows of all endpoints need, up to the limit. `more` of them are for the connection of this
-    /// slot.
+    /// Posts the receives that the windows of all endpoints need, up to the limit. With own queues, posts `more` receives for the
+    /// connection of this slot instead.
     fn provide_receives(&mut self, more: usize, slot: u32) -> Result<(), Failure> {
         let want = self.receives_wanted().min(self.domain.settings.rx_buffers);
         self.receives.provide(want, more, slot)?;
@@ -251,7 +251,7 @@ impl State {
         CHUNK + self.windows
     }
 
-    /// Grows the window of a streaming peer, if there are buffers for it.
+    /// Grows the window of a streaming peer, if the windows of all peers then take no more than half of the receive buffers.
     #[cold]
     fn grow_window(&mut self, slot: u32) {
         let (most, half) = (self.domain.settings.max_window, self.domain.settings.rx_buffers / 2);

@@ -57,7 +57,7 @@ impl Header {
         Ok(Header::read(head, kind))
     }
 
-    /// Parses the header and returns the payload, if it is an application message.
+    /// Parses the header of an application message, and returns the payload, too. Returns `None` for another kind.
     #[inline(always)]
     pub(crate) fn parse_message(bytes: &[u8]) -> Option<(Header, &[u8])> {
         let (head, payload) = bytes.split_first_chunk::<HEADER_LEN>()?;

@@ -163,7 +163,7 @@ fn unacknowledged_message_on_down_port_reports_the_port() {
     fault(|faults| faults.cut = false);
 }
 
-/// All datagrams of the test are lost, and their buffers are released.
+/// The device refuses the datagrams for a while, and their buffers are released.
 #[test]
 fn datagrams_refused_by_the_device_are_sent_later() {
     let settings = [("TIELINE_FAILURE_TIMEOUT", "1h")];

@@ -39,8 +39,8 @@ impl UdEndpoint {
         max: usize,
     ) -> Result<usize, Status> {
         self.state.borrow_mut().begin_packing(self.number, max)?;
-        // No borrow is held while the application packs: the packer may post on other channels and make progress. Nothing is posted
-        // on this channel meanwhile, so the place in the window stays reserved.
+        // No borrow is held while the application packs: the packer may post on other channels and make progress. No other message
+        // is posted on this channel meanwhile, so the place in the window stays reserved.
         let mut payload = vec![0; max];
         let packed = packer.pack(&mut payload);
         let bytes = packed.map(|len| &payload[..len]);

@@ -11,7 +11,7 @@ use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status};
 
 /// The module `ud`, opened for one worker.
 pub struct UdInterface {
-    /// The state, borrowed by one call at a time. No code of the application runs during a borrow.
+    /// The state, borrowed by one call at a time. No borrow is held while the application packs a message.
     state: Rc<RefCell<State>>,
     address: Address,
 }

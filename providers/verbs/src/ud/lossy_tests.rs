@@ -1,4 +1,4 @@
-//! Two ends and a wire that loses, duplicates and reorders packets.
+//! Tests of the two ends of a channel over a wire that loses, duplicates and reorders packets.
 
 use super::packet::{End, Kind, Packet};
 use super::receiver::{Receiver, Verdict};

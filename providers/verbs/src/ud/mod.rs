@@ -1,8 +1,8 @@
 //! Module `ud`: datagrams. The module connects to an interface and sends small messages, which this provider makes reliable.
 //!
-//! Every endpoint is a one-way channel of its own. `packet.rs` defines the wire format. `sender.rs` and `receiver.rs` are the
-//! two ends of a channel. Neither uses a device, so tests connect them through a wire that loses, duplicates and reorders.
-//! `interface.rs` connects them to a queue pair.
+//! Every endpoint is a one-way channel of its own. `packet.rs` defines the wire format. `sender.rs` and `receiver.rs` are the two
+//! ends of a channel. Neither uses a device, so tests connect them through a wire that loses, duplicates and reorders. `state.rs`
+//! connects them to a queue pair.
 
 mod address;
 #[cfg(test)]
@@ -32,7 +32,7 @@ pub(crate) fn max_message(mtu: u8) -> usize {
 /// The code of the largest MTU. The MTU of a peer may be larger than that of this side.
 pub(crate) const WIDEST: u8 = 5;
 
-/// The longest identity, in bytes. An identity travels in parts, ahead of the first message.
+/// The longest identity, in bytes. An identity travels in one or more parts, ahead of the first message.
 pub(crate) const MAX_IDENTITY: usize = 4096;
 
 // All parts of an identity or message fit into the window, so connecting never waits for room. An introduction fits into the

@@ -18,7 +18,8 @@ pub(crate) enum Kind {
     Message = 3,
     /// The last message of a channel, without payload.
     Bye = 4,
-    /// An acknowledgement: `sequence` is the number of the next expected message; `id` is 1 if a later message has arrived.
+    /// An acknowledgement: `sequence` is the number of the next expected message; `id` is 1 if a later message has arrived;
+    /// `header` is the window that the receiver grants.
     Ack = 5,
     /// A part of the sender's identity, before all messages: `header` is its offset, `id` the total length.
     Identity = 6,

@@ -11,7 +11,7 @@ pub(crate) enum Verdict {
     /// A message ahead of the next one: the caller may [`Receiver::keep`] or drop it, because the peer retransmits a dropped
     /// message.
     Early,
-    /// A message that was already delivered or kept: its acknowledgement was lost.
+    /// A message that was already delivered or kept.
     Duplicate,
     /// A message beyond the window.
     Gap,
@@ -64,7 +64,7 @@ impl<T> Receiver<T> {
         Some(message)
     }
 
-    /// Returns all kept messages when the channel ends.
+    /// Removes and returns all kept messages.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         core::mem::take(&mut self.early).into_values()
     }

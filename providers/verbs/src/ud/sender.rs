@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use tieline_plugin_api::Status;
 
-/// The maximum number of outstanding messages of one channel.
+/// The maximum window of one channel, in packets.
 pub(crate) const WINDOW: usize = 32;
 /// Initial and maximum time to wait for an acknowledgement.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
@@ -36,7 +36,7 @@ pub(crate) struct Sender {
     window: usize,
     /// The time of the peer's last progress, or of the first unacknowledged packet.
     since: Duration,
-    /// The number of the oldest message at the last gap report.
+    /// The number of the message that a gap report last caused to be repaired.
     repaired: Option<u32>,
     timeout: Duration,
 }
@@ -186,7 +186,7 @@ impl Sender {
     /// Retransmits the unacknowledged packets if the timer has expired.
     ///
     /// # Errors
-    /// The peer has been silent longer than the timeout.
+    /// The peer has acknowledged nothing for the timeout, in spite of `RETRANSMISSIONS` retransmissions.
     pub(crate) fn retransmit(&mut self, now: Duration, wire: Wire<'_>) -> Result<(), Status> {
         if !self.is_due(now) {
             return Ok(());

@@ -69,7 +69,7 @@ struct Outbound {
     listed: bool,
     /// The pending flushes: for each, the number up to which everything must be acknowledged, and the cookie.
     flushes: Vec<(u32, u64)>,
-    /// Whether the application is packing a message. Its place in the window is reserved, and nothing else is posted meanwhile.
+    /// Whether the application is packing a message. Its place in the window is reserved, and no other message is posted meanwhile.
     packing: bool,
     closing: bool,
     failed: Option<Status>,
@@ -104,17 +104,17 @@ struct Inbound {
 }
 
 impl Inbound {
-    /// Checks whether nothing has arrived on the channel for two failure timeouts.
+    /// Checks whether nothing has arrived on the channel for at least two failure timeouts.
     fn is_silent(&self, era: u64) -> bool {
         era >= self.era + SILENT
     }
 
-    /// Checks whether the peer still has data to send: a live peer retransmits that data.
+    /// Checks whether data of the peer is known to be missing: a live peer retransmits that data.
     fn is_owed(&self) -> bool {
         !self.arrived || self.receiver.gap
     }
 
-    /// Appends a part of a message of at most `most` bytes. A part with a wrong offset discards the message.
+    /// Appends a part of a message of at most `most` bytes. A part with a wrong offset or length discards the message.
     fn begin(&mut self, at: u64, piece: &[u8], most: usize) {
         if at != self.begun.len() as u64 || self.begun.len() + piece.len() > most {
             return self.begun.clear();
@@ -135,8 +135,7 @@ impl Inbound {
     }
 }
 
-/// The number of active channels. If their windows together exceed the receives, packets are lost, mostly those of low-rate
-/// senders.
+/// The number of active channels. If their windows together exceed the receives, packets may be lost.
 #[derive(Debug)]
 struct Activity {
     /// The number of the current span.
@@ -164,8 +163,8 @@ impl Activity {
         }
     }
 
-    /// Advances the activity measurement; called regularly. The next span begins when enough messages have arrived to have heard
-    /// every channel, or after `SAMPLES` quiet samples.
+    /// Advances the activity measurement; called regularly. The next span begins after `2 * RECEIVES` messages or after `SAMPLES`
+    /// samples.
     fn sample(&mut self) {
         self.samples += 1;
         if self.messages >= 2 * RECEIVES || self.samples >= SAMPLES {
@@ -232,7 +231,8 @@ fn number() -> Result<u32, Failure> {
     Ok(u32::from_le_bytes(bytes))
 }
 
-/// Copies a packet into a buffer and posts the send. If no buffer is free, the packet counts as lost.
+/// Copies a packet into a buffer and posts the send. If no buffer is free or the device refuses the send, the packet counts as
+/// lost.
 fn transmit(qp: &Qp, sends: &mut Pool, handle: &AddressHandle, to: Target, bytes: &[u8]) {
     let Ok(buffer) = sends.take() else { return };
     let room = sends.bytes_mut(buffer);

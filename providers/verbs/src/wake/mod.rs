@@ -19,8 +19,9 @@ use std::time::Instant;
 use sys::{Bell, Epoll, Ticker};
 use tieline_plugin_api::{Failure, HostHandle, Status, async_kind};
 
-/// Dispatches the asynchronous events of a device to its interfaces, no matter which interface reads them. An event of a queue
-/// pair goes to that queue pair's interface; all other events go to every interface.
+/// Dispatches the asynchronous events of a domain's device to the domain's interfaces and connectors, no matter which of them reads
+/// the events. An event of a queue pair goes to the owner of the completion queue; all other events go to every interface and
+/// connector.
 pub(crate) struct Watch {
     device: Arc<Device>,
     port: u8,
@@ -199,7 +200,7 @@ impl Sleep {
     }
 
     /// Adds the completion queue: its events wake the sleeper, and the device events of its queue pairs are delivered here. The
-    /// queue must not outlive this object.
+    /// owner keeps the queue while the sleeper may sleep.
     pub(crate) fn watch(&self, cq: &Cq) -> Result<(), Failure> {
         self.epoll.add(cq.fd())?;
         self.inbox.cq.store(cq.raw.as_ptr().addr(), Ordering::Relaxed);
@@ -210,13 +211,13 @@ impl Sleep {
         self.epoll.raw()
     }
 
-    /// Adds the descriptor `fd`, which wakes the sleeper when readable. The caller owns `fd` and keeps it open as long as this
-    /// object lives.
+    /// Adds the descriptor `fd`, which wakes the sleeper when readable. The caller owns `fd` and keeps it open while the sleeper
+    /// may sleep.
     pub(crate) fn also(&self, fd: i32) -> Result<(), Failure> {
         self.epoll.add(fd)
     }
 
-    /// Wakes the sleeper at every interval, for timers.
+    /// Wakes the sleeper at every interval, for timers; never with `None`. Consumes an expired interval.
     pub(crate) fn wake_every(&self, interval: Option<Duration>) {
         if self.interval.replace(interval) != interval {
             self.ticker.every(interval);
@@ -224,7 +225,7 @@ impl Sleep {
         self.ticker.silence();
     }
 
-    /// Returns the device's events since the last call.
+    /// Returns the device's events for this interface since the last call.
     pub(crate) fn async_events(&self) -> Vec<AsyncEvent> {
         self.watch.read_events();
         let mut events = self.inbox.events.lock().unwrap_or_else(PoisonError::into_inner);

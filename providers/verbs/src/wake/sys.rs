@@ -1,4 +1,4 @@
-//! The descriptors that wake a sleeping interface.
+//! The descriptors that wake a sleeping interface, and random bytes.
 
 #![allow(unsafe_code)]
 
@@ -24,7 +24,7 @@ impl Epoll {
         owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }, "epoll_create1").map(Epoll)
     }
 
-    /// Adds `fd`, which wakes the sleeper when readable. The caller owns `fd` and keeps it open as long as this object lives.
+    /// Adds `fd`, which wakes the sleeper when readable. The caller owns `fd` and keeps it open while the sleeper may sleep.
     pub(crate) fn add(&self, fd: RawFd) -> Result<(), Failure> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
         // SAFETY: the epoll descriptor is live, and the record is filled.

@@ -1,8 +1,8 @@
 //! A single-threaded double of librdmacm. Requests take effect immediately between the ids of the current thread and produce
-//! events. The double connects queue pairs of the device double.
+//! events. The double provides the attributes that connect queue pairs of the device double.
 //!
 //! The double reproduces the behaviour on which the provider relies. Private data is padded with zeros. Destroying an id discards
-//! its events. The other side is notified of every disconnect.
+//! its events. If an established connection is disconnected, the other side is notified.
 
 #![allow(unsafe_code)]
 
@@ -26,7 +26,7 @@ const CONSUMER: c_int = 28;
 /// The injected faults of the connection manager.
 #[derive(Default)]
 pub(in crate::cm) struct Faults {
-    /// The manager refuses every request on existing connections.
+    /// The manager refuses calls to connect, accept, establish, disconnect and set options.
     pub(in crate::cm) refuses: bool,
     /// The results of the next address resolutions: events with error numbers.
     pub(in crate::cm) addresses: VecDeque<(c_uint, c_int)>,
@@ -80,7 +80,7 @@ fn manager<R>(act: impl FnOnce(&mut Manager) -> R) -> R {
     MANAGER.with_borrow_mut(act)
 }
 
-/// Returns the connection manager calls of this thread on existing connections since the last call of this function.
+/// Returns the names of this thread's calls to connect, accept, establish and disconnect since the last call of this function.
 pub(in crate::cm) fn asked() -> Vec<&'static str> {
     manager(|manager| std::mem::take(&mut manager.asked))
 }
@@ -146,7 +146,7 @@ impl Manager {
         wake(channel);
     }
 
-    /// Disconnects an id and returns its former peer.
+    /// Disconnects an id. Returns its former peer, and whether the connection was established.
     fn part(&mut self, id: usize) -> Option<(usize, bool)> {
         let state = self.ids.get_mut(&id)?;
         let joined = std::mem::take(&mut state.joined);

@@ -3,8 +3,8 @@
 use super::*;
 
 impl RcEndpoint {
-    /// Posts one read per group of pieces. Each group has the number of pieces that the device accepts, and the last read completes
-    /// the operation.
+    /// Posts one read per group of pieces. Each group has at most the number of pieces that the device accepts, and the last read
+    /// completes the operation.
     pub(super) fn read_in_parts(
         &self,
         state: &mut State,
@@ -25,7 +25,8 @@ impl RcEndpoint {
             let last = at + 1 == parts;
             let ends = if last { core::mem::take(&mut ends) } else { Ends::default() };
             let ends = Ends { foreign: true, ..ends };
-            // The device never rejects single parts: the last part holds the registrations of all parts.
+            // The device cannot reject a single part, because all parts are held and posted together. The last part holds the
+            // registrations of all parts.
             if connection.post(Work::Read { address, rkey }, part, ends, HOLD).is_err() {
                 break; // the queue pair no longer exists
             }

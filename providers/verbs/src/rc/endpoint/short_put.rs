@@ -41,7 +41,7 @@ impl RcEndpoint {
         Ok(if is_over { Posting::Done } else { Posting::Pending })
     }
 
-    /// Posts from a buffer of the provider, because this queue pair inlines less than others.
+    /// Posts from a buffer of the provider, because the put is longer than this queue pair inlines.
     #[cold]
     fn put_copied(
         &self,

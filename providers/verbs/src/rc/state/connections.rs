@@ -109,7 +109,8 @@ impl State {
     /// Sends a control message.
     ///
     /// # Errors
-    /// `Again` if the send queue is full, `Io` if the device rejects the message.
+    /// `Again` if the send queue is full, or if the device or the provider is out of memory; `Io` if the device rejects the
+    /// message.
     pub(super) fn control(&mut self, slot: u32, kind: Kind, role: Role) -> Result<(), Status> {
         let Some(connection) =
             self.connections.get_mut(slot as usize).and_then(Option::as_deref_mut)
@@ -121,7 +122,7 @@ impl State {
         }
         let grant = connection.credits.next_grant();
         let head = Header { header: 0, id: 0, grant, kind }.pack();
-        // A credit message is the only kind that is not signalled: nothing depends on its completion.
+        // A credit message is the only kind that need not be signalled: nothing depends on its completion.
         let mut flags = if kind == Kind::Credit { 0 } else { IBV_SEND_SIGNALED };
         let mut ends = Ends { role, ..Ends::default() };
         let piece = if connection.inline() >= HEADER_LEN {
@@ -239,7 +240,8 @@ impl State {
         Ok(())
     }
 
-    /// Closes an endpoint. Earlier sends still arrive, unless the device works on memory of the application.
+    /// Closes an endpoint. Earlier sends still arrive, unless the device works on memory of the application or the connection is
+    /// not established.
     pub(crate) fn close(&mut self, slot: u32) {
         let Some(connection) = self.connection(slot) else { return };
         (connection.closing, connection.plain) = (true, NOT_PLAIN);
@@ -263,7 +265,7 @@ impl State {
         self.send_goodbye(slot);
     }
 
-    /// Sends the goodbye of a connection after all other sends. If the send queue is full, the goodbye is retried later.
+    /// Sends the goodbye of a connection after all other sends. If there is no room or memory for the goodbye, it is retried later.
     fn send_goodbye(&mut self, slot: u32) {
         let Some(connection) = self.connection(slot) else { return };
         let (generation, waits) = (connection.generation, connection.packed != Packed::Nothing);
@@ -278,7 +280,7 @@ impl State {
         }
     }
 
-    /// Retries the goodbyes that did not fit into the send queue.
+    /// Retries the goodbyes that are not posted yet.
     #[cold]
     pub(super) fn retry_goodbyes(&mut self) {
         for (slot, generation) in core::mem::take(&mut self.goodbyes) {
@@ -295,7 +297,8 @@ impl State {
         self.end(slot, Status::Closed.into(), None);
     }
 
-    /// Fails a connection: all its outstanding operations fail with `failure`, and the application is notified.
+    /// Fails a connection: all its outstanding operations fail with `failure`, and the application is notified. A closing
+    /// connection is destroyed without an event.
     #[cold]
     pub(crate) fn fail_connection(
         &mut self,

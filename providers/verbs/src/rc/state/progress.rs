@@ -1,4 +1,4 @@
-//! Progress: completions, arrived messages and timeouts. Completed sends are in `sends.rs`.
+//! Progress: completions, arrived messages, asynchronous events and timeouts. Completed sends are in `sends.rs`.
 
 use super::*;
 
@@ -169,7 +169,7 @@ impl State {
         batches == 0 || !(0..batches).all(|_| self.fetch(events.as_deref_mut()))
     }
 
-    /// Returns the slot of a queue pair's connection. A shared queue does not need it.
+    /// Returns the slot of a queue pair's connection; `u32::MAX` without one, and with a shared queue, which needs no slot.
     #[cold]
     fn slot_of(&self, qpn: u32) -> u32 {
         let mut all = self.connections.iter().flatten();
@@ -180,8 +180,8 @@ impl State {
         owner.map_or(u32::MAX, |connection| connection.own.slot)
     }
 
-    /// Delivers a message of an established connection, by far the most frequent arrival. Returns `false`, without effect, if the
-    /// arrival is of another kind or the event array is full.
+    /// Delivers a message of an established connection. Returns `false`, without effect, if the arrival is of another kind or the
+    /// event array is full.
     #[inline(always)]
     fn message_arrived(&mut self, buffer: u32, wc: &Wc, events: &mut Events<'_>) -> bool {
         if wc.wc_flags & IBV_WC_WITH_IMM == 0 || wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
@@ -349,7 +349,8 @@ impl State {
         }
         let now = Instant::now();
         let since = now.duration_since(self.slow_progress_at);
-        // A busy poller reads the clock only at every `CLOCK_EVERY`th poll; a rare poller reads the clock at every poll.
+        // The interval doubles until a busy poller reads the clock only at every `CLOCK_EVERY`th poll. A rare poller reads the
+        // clock at every poll.
         self.clock_every = match since > SLOW_PROGRESS_EVERY * 2 {
             true => 1,
             false => (self.clock_every * 2).min(CLOCK_EVERY),

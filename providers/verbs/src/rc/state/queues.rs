@@ -2,12 +2,12 @@
 
 use super::*;
 
-/// The number of endpoints at full send depth for which a completion queue that cannot grow has entries. With more endpoints, each
-/// gets a smaller share. A share is never below [`FEWEST_SENDS`] nor below the sends that a get with the maximum number of pieces
-/// needs ([`fewest_sends`]).
+/// The number of endpoints at full send depth for which a completion queue that cannot grow should have entries. With more
+/// endpoints, each gets a smaller share. A share is never below [`FEWEST_SENDS`] nor below the sends that a get with the maximum
+/// number of pieces needs ([`fewest_sends`]).
 const FIXED_FOR: usize = 64;
-/// The size up to which a resizable queue has entries for all sends (8 MiB). Beyond this size, each endpoint gets entries for
-/// `SHARED_SENDS`.
+/// The size up to which a resizable queue has entries for all sends (8 MiB). Beyond this size, the queue gets entries for
+/// `SHARED_SENDS` sends of each endpoint.
 const WIDE: usize = 1 << 17;
 const SHARED_SENDS: usize = 16;
 const FEWEST_SENDS: usize = 4;
@@ -37,8 +37,8 @@ fn completion_queue(domain: &DomainState, entries: usize) -> Result<(Cq, bool), 
 }
 
 impl State {
-    /// Makes the device's queues, unless they exist. A worker opens every device and uses few, and an unused device costs neither
-    /// memory nor polls.
+    /// Makes the device's queues, unless they exist. A worker may open more devices than it uses, and an unused device costs no
+    /// polls and hardly any memory.
     ///
     /// # Errors
     /// The device cannot make the queues. Nothing remains of the attempt, and the next connection tries again.
@@ -129,8 +129,8 @@ impl State {
         }
     }
 
-    /// Divides the entries of a completion queue that cannot grow among all connections, as their send limits. Returns the
-    /// share of one of `more` future connections.
+    /// Divides the entries of the completion queue among all connections, as their send limits. Returns the share of one of `more`
+    /// future connections.
     pub(super) fn share_completions(&mut self, more: usize) -> Result<usize, Failure> {
         // Sends whose completion has been read need no entry.
         let _ = self.catch_up(None);
@@ -159,8 +159,8 @@ impl State {
             _ => {
                 // The other connections get back the share that they gave up for the failed connection.
                 self.share_later = true;
-                // If the completion queue could be longer, the number of buffers limits it. With own receive queues there are more
-                // buffers than the setting says.
+                // In a queue of the maximum length, fewer receive buffers leave more entries for sends. With own receive queues,
+                // the setting does not bound the number of buffers.
                 let shared = self.receives.shared().is_some();
                 let lower = match shared && self.places() >= self.domain.max_cqe {
                     true => "TIELINE_VERBS_RX_BUFFERS, or TIELINE_VERBS_CONNECTIONS",

@@ -179,7 +179,7 @@ impl State {
         handle
     }
 
-    /// Handles a Hello: opens a channel, or repeats a Welcome that was lost.
+    /// Handles a Hello to this interface: opens the channel, unless it exists, and sends the Welcome.
     pub(super) fn hello(&mut self, packet: &Packet, peer: &Address) {
         if packet.header != self.own.target.cookie {
             return;
@@ -236,9 +236,9 @@ impl State {
         transmit(&self.qp, &mut self.sends, &inbound.handle, inbound.to, &welcome.pack());
     }
 
-    /// Selects the slot of a new channel, in this order. First, the oldest closed channel, if enough closed ones still answer.
-    /// Second, a new slot while there are few. Third, the channel of a silent peer with unfinished data. Last, the channel that
-    /// has been silent longest.
+    /// Selects the slot of a new channel, in this order. First, the oldest closed channel, if `KEPT_CLOSED` of them still answer or
+    /// all slots are taken. Second, a new slot while there are few. Third, the channel of a silent peer with unfinished data.
+    /// Fourth, a new slot up to `MAX_INBOUND`. Last, the channel that has been silent longest; `None` if no channel is silent.
     fn free_slot(&mut self) -> Option<usize> {
         let (len, era) = (self.inbound.len(), self.era);
         if self.closed.len() >= KEPT_CLOSED || len >= MAX_INBOUND {
@@ -258,7 +258,7 @@ impl State {
         silent.min_by_key(|(_, inbound)| inbound.era).map(|(slot, _)| slot)
     }
 
-    /// Reports the eviction of a channel from its slot.
+    /// Reports the eviction of a channel from its slot, if its peer has arrived and not left.
     fn evicted(&mut self, old: &Inbound) {
         if old.left || !old.arrived {
             return;
@@ -272,7 +272,7 @@ impl State {
         self.notices.push(event, Attached::Text(text.into_bytes().into()), None);
     }
 
-    /// Releases the early messages of silent peers; called regularly. A live peer retransmits them.
+    /// Releases the early messages of silent peers, once per era; called regularly. A live peer retransmits them.
     pub(super) fn drop_silent(&mut self, now: Duration, events: Option<&mut Events<'_>>) {
         if now - self.era_began < self.domain.settings.failure {
             return;

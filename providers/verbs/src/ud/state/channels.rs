@@ -161,7 +161,8 @@ impl State {
         }
     }
 
-    /// Closes a channel. The goodbye is retransmitted until the peer acknowledges it, as long as the interface lives.
+    /// Closes a channel. The goodbye is retransmitted until the peer acknowledges it, the channel times out, or the interface
+    /// closes. A failed channel sends no goodbye.
     pub(crate) fn close(&mut self, number: u32) {
         let Some(Some(outbound)) = self.outbound.get_mut(number as usize) else { return };
         outbound.closing = true;
