@@ -1,8 +1,9 @@
 //! Atomics that libfabric's provider executes: the supported ones, and libfabric's names for them.
 //!
 //! These atomics are advertised as atomics of a device. They need not be atomic towards the processor's atomics, so one executor
-//! handles all atomics of a region. They are requested only of providers with one executor for all interfaces of a domain, and only
-//! if the request has no other cost (`offers`). `selftest` detects atomics that a provider claims without supporting them.
+//! handles all atomics of a region. Unless `TIELINE_OFI_TRUST` names `atomics`, they are requested only of providers with one
+//! executor for all interfaces of a domain, and `selftest` detects atomics that a provider claims without supporting them. They are
+//! used only if the request has no other cost (`offers`).
 
 pub(crate) mod sys;
 
@@ -129,7 +130,7 @@ pub(crate) fn applied(op: u32, width: u32, old: u64, operand: u64, compare: u64)
     }
 }
 
-/// The layout of an atomic's slot.
+/// The layout of an atomic's slot: the offsets of its parts, and their total length.
 pub(crate) const OPERAND: usize = 0;
 pub(crate) const COMPARE: usize = 8;
 pub(crate) const RESULT: usize = 16;

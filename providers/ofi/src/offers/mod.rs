@@ -1,5 +1,5 @@
-//! The selection among the devices that libfabric offers. Each device of a provider in use becomes a domain, and each device that
-//! is left out gets a reason in words.
+//! The selection among the devices that libfabric offers. Each device in use becomes a domain. A device that is left out gets a
+//! reason in words, unless only the family of its address is not used.
 
 pub(crate) mod sys;
 
@@ -143,7 +143,7 @@ fn refusal(offer: &Offer, settings: &Settings) -> Option<String> {
     }
 }
 
-/// Checks whether a device is of no use for communication: loopback, container bridges, link-local addresses.
+/// Checks whether a device is used only if a setting names it: loopback, container bridges, link-local addresses.
 fn is_private(device: &str, format: u32, source: &[u8]) -> bool {
     let link_local = match (format, source) {
         (FI_SOCKADDR_IN, [_, _, _, _, 169, 254, ..]) => true,
@@ -185,8 +185,8 @@ pub(crate) fn offers(library: &'static Library, settings: &Settings) -> Result<O
         return Err(Failure::new(Status::NoDevice, text));
     }
     let mut all = Offers::default();
-    // The first query asks for completion at the target, the second does not: devices that only the second list has support no puts
-    // and gets.
+    // The first query asks for completion at the target, the second does not: devices that only the second list has are used
+    // without puts and gets.
     for delivery in [true, false] {
         for offer in listed(library, settings, delivery, false)? {
             all.take(offer, settings);
