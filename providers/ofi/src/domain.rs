@@ -60,8 +60,8 @@ impl OfiDomain {
         [FI_SOCKADDR_IN, FI_SOCKADDR_IN6].contains(&self.offer.info.address_format())
     }
 
-    /// Returns the priority. For a device that a native transport also drives, it is below that transport's. All are below 65, the
-    /// lowest priority within a host.
+    /// Returns the priority. For a device that tcp or the module rc of verbs also drives, it is below their priority. All are below
+    /// 65, the lowest priority within a host.
     fn priority(&self) -> u32 {
         match core_name(&self.offer.provider) {
             "cxi" | "efa" | "opx" => 55,
