@@ -441,8 +441,8 @@ impl Acceptor {
         }
     }
 
-    /// Answers, after a wrong proof, that no user has that id. A peer with the address of a replaced process then does not look for
-    /// a wrong secret.
+    /// Changes the pending answer to a wrong proof: no user has that id. A peer with the address of a replaced process then does
+    /// not look for a wrong secret.
     pub fn answer_unknown(&mut self) {
         if let Some(at) = self.pipe.outbox.len().checked_sub(ANSWER) {
             self.pipe.outbox[at] = verdict_code(Err(Refusal::UnknownTarget));

@@ -281,7 +281,7 @@ impl Poller {
     /// Creates an epoll instance.
     ///
     /// # Errors
-    /// The process is out of descriptors or memory.
+    /// No descriptor or memory is left.
     pub fn new() -> io::Result<Poller> {
         // SAFETY: the call takes no pointers.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -365,14 +365,14 @@ impl Waker {
     /// Creates an eventfd.
     ///
     /// # Errors
-    /// The process is out of descriptors or memory.
+    /// No descriptor or memory is left.
     pub fn new() -> io::Result<Waker> {
         // SAFETY: the call takes no pointers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         own(fd).map(|fd| Waker { fd })
     }
 
-    /// Wakes the present or the next waiter. Any thread may call it.
+    /// Makes the eventfd readable, which wakes its waiters. Any thread may call this method.
     pub fn wake(&self) {
         let one = 1u64.to_ne_bytes();
         // SAFETY: the call writes eight bytes to an open descriptor. If the counter is full (2^64 - 1 wakes), it is readable
@@ -402,7 +402,7 @@ impl Timer {
     /// Creates a timer that is not set.
     ///
     /// # Errors
-    /// The process is out of descriptors or memory.
+    /// No descriptor or memory is left.
     pub fn new() -> io::Result<Timer> {
         // SAFETY: the call takes no pointers.
         let fd = unsafe {

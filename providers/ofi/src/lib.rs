@@ -17,7 +17,7 @@
 //! * When an operation has completed or its endpoint is closed, the application owns its memory again, even if a peer is stalled.
 //!   The exception is a library that refuses to close its endpoint: the operation then ends with `OUTCOME_UNKNOWN`.
 //! * Unless `TIELINE_OFI_WATCH=off` is set, the death of a peer's process is reported, even to a process that only waits for that
-//!   peer. Kernels detect the death, which libfabric does not (`watch`).
+//!   peer. Kernels detect the death of an idle peer, which libfabric does not (`watch`).
 //! * Atomics are executed by libfabric's provider and are not mixed with atomics of another executor (`atomics`).
 //!
 //! Not supported: gathered messages, and providers without `FI_MULTI_RECV`. Atomics that software executes while polling are used

@@ -131,13 +131,13 @@ impl Tried {
     }
 }
 
-/// The providers that have moved data without harm to the process, in every release that is known. All others are first tried in a
-/// child. With verbs;ofi_rxm a child would find nothing: `fi_getinfo` has opened the device, and the kernel accepts commands of its
-/// opener only (observed: EACCES over soft RoCE).
+/// The providers that have moved data without harm to the process, in every release that is known. Others are first tried in a
+/// child, unless their claims are trusted. With verbs;ofi_rxm a child would find nothing: `fi_getinfo` has opened the device, and
+/// the kernel accepts commands of its opener only (observed: EACCES over soft RoCE).
 const PROVEN: &[&str] = &["tcp", "tcp;ofi_rxm", "sockets", "verbs;ofi_rxm"];
 
 fn is_proven(offer: &Offer) -> bool {
-    // Most tests concern something else.
+    // The trial in a child is the subject of few tests.
     let played = cfg!(test) && core_name(&offer.provider) == "played";
     played || PROVEN.contains(&offer.provider.as_str())
 }

@@ -1,5 +1,5 @@
-//! The selection among the devices that libfabric offers. Each device in use becomes a domain. A device that is left out gets a
-//! reason in words, unless only the family of its address is not used.
+//! The selection among the devices that libfabric offers. Each device in use becomes a domain. A listed device that is refused gets
+//! a reason in words.
 
 pub(crate) mod sys;
 
