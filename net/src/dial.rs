@@ -46,7 +46,7 @@ pub struct Dial {
     current: Option<Attempt>,
     /// The route of the current attempt.
     route: Option<Route>,
-    /// The number of times that the route's listener has closed without an answer, and the time of the first.
+    /// The number of retries of the route after its listener closed without an answer, and the time of the first such close.
     closed: (u32, Option<Instant>),
     /// The time of the next retry of the route.
     pause: Option<(Timer, Instant)>,

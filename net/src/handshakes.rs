@@ -17,7 +17,7 @@ use crate::interfaces::local_addresses;
 use crate::options::{reset, stop_listening};
 use crate::sys::{self, Interest, Poller, Ready, Timer};
 
-/// The time for which no connection is accepted after the system lacked descriptors or memory for one.
+/// The time for which no connection is accepted after the system lacked resources for one.
 pub(super) const PAUSE: Duration = Duration::from_millis(200);
 /// The limit on connections that one poll accepts from one listener, so that a flood does not hold up the caller.
 const PER_POLL: usize = 64;

@@ -39,8 +39,8 @@ pub struct Settings {
     pub cookie: Option<[u8; 16]>,
     /// The time limit of the handshake.
     pub handshake_timeout: Duration,
-    /// The number of processes that may connect concurrently, even from one address, besides a fixed reserve. The handshakes use at
-    /// most half of the descriptor limit of it.
+    /// The number of processes that may connect concurrently, even from one address, besides a fixed reserve. For handshakes, at
+    /// most half of the descriptor limit counts.
     pub expected: usize,
 }
 

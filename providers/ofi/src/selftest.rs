@@ -2,8 +2,7 @@
 //! trusted. A put that completes must be in the target's memory (`FI_DELIVERY_COMPLETE`), and atomics must have the effect of their
 //! names. `net` of 1.17 claims both and does neither.
 //!
-//! Two interfaces do puts and gets within this process. They belong to separate domains, so that neither makes progress for the
-//! other.
+//! Two interfaces of one process do puts and gets. They belong to separate domains, so that neither makes progress for the other.
 
 use crate::atomics::{self, Masks};
 use crate::config::Settings;

@@ -14,8 +14,8 @@ use core::ffi::c_int;
 use tieline_plugin_api::atomic_op;
 
 /// The providers with one executor for all interfaces: the device (cxi), or one thread of the domain (sockets; source:
-/// sock_progress.c). With other providers each endpoint's owner executes atomics while polling (`ofi_rxm`; source: rxm_cq.c; EFA,
-/// opx), possibly two threads of a process concurrently. A build need not use the processor's atomics for that (util_atomic.c,
+/// sock_progress.c). With other providers each endpoint's owner may execute atomics while polling (`ofi_rxm`; source: rxm_cq.c;
+/// EFA, opx), possibly two threads of a process concurrently. A build need not use the processor's atomics for that (util_atomic.c,
 /// HAVE_BUILTIN_MM_ATOMICS), and no query tells whether it does.
 const ONE_EXECUTOR: &[&str] = &["cxi", "sockets"];
 

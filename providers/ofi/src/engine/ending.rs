@@ -251,7 +251,7 @@ impl Engine {
     }
 
     /// Checks whether a posted message is unacknowledged or a packet has not left. A packet that waits for a connection that does
-    /// not form does not count, because it holds no message of the application.
+    /// not form does not count: messages of the application count by their channel.
     fn owes(&self) -> bool {
         let unheard = |channel: &Outbound| {
             channel.failed.is_none()

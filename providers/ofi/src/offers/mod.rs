@@ -44,7 +44,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("rstream", "it has no reliable datagrams"),
 ];
 
-/// The usable devices, and a line for each device that is left out.
+/// The usable devices, and the reasons for the devices that are left out.
 #[derive(Default)]
 pub(crate) struct Offers {
     pub(crate) used: Vec<Offer>,
@@ -153,7 +153,7 @@ fn is_private(device: &str, format: u32, source: &[u8]) -> bool {
     device == "lo" || device.starts_with("docker") || device.starts_with("virbr") || link_local
 }
 
-/// Returns the IP address of a device; a device without one is in no subnet.
+/// Returns the IP address of a device; `::` for a device without one.
 fn address_of(info: &Info) -> IpAddr {
     ip(info.address_format(), info.source()).unwrap_or(Ipv6Addr::UNSPECIFIED.into())
 }

@@ -6,7 +6,7 @@
 //! kept in the user's cache `tieline/ofi-probes` ([`Cache`]), if there is one.
 //!
 //! A device gets its own trial in the same form before this process opens it, if its provider is not known to have moved data
-//! without harm.
+//! without harm and its claims are not trusted.
 
 mod sys;
 
