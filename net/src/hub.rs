@@ -363,7 +363,7 @@ fn offered(local: &[LocalAddress], listeners: &[socket2::Socket]) -> Vec<ListenA
         .collect()
 }
 
-/// The connections for one user of the listener. Dropping the mailbox closes them.
+/// The connections for one user of the listener. Dropping the mailbox closes those that were not taken.
 #[derive(Debug)]
 pub struct Mailbox {
     hub: Arc<Hub>,

@@ -23,7 +23,7 @@ use tieline_plugin_api::{Failure, NO_GOODBYE, Status};
 
 /// The purpose that a dialler states: to watch each other. The payload is the number of the dialler's interface.
 const PURPOSE: u8 = 1;
-/// The byte that is sent before a connection is closed because no channel needs it, or the interface ends.
+/// The bytes that are sent before a connection is closed: one if no channel needs it, the other if the interface ends.
 const UNUSED: u8 = b'u';
 const CLOSING: u8 = b'c';
 /// The number of processes without channels whose connections are kept for a later channel.
