@@ -260,8 +260,8 @@ impl<L: Clone> Services<L> {
         Ok(token)
     }
 
-    /// Returns the answer to a request of this worker, or the reason for its end without an answer; `None` while it is open, and
-    /// after [`Services::forget`].
+    /// Returns the answer to a request of this worker, or the reason for its end without an answer. Returns `None` while the
+    /// request is open, and after [`Services::forget`].
     pub fn result(&self, token: u64) -> Option<Result<ServiceAnswer, Error>> {
         self.results.get(&token)?.clone()
     }

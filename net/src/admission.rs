@@ -8,8 +8,8 @@
 //!   proven connection of that age, too. The age counts from the arrival; received bytes do not renew it.
 //! * If a source is at its limit, one of its own connections is closed. Otherwise one of the source with the most connections is
 //!   closed, or the oldest of all.
-//! * If the total is at its limit and no connection is old enough, the largest source makes room, if it has more than an eighth of
-//!   all: its oldest unproven connection is closed at any age.
+//! * At the total limit with no connection old enough, a larger source with more than an eighth of all makes room. Its oldest
+//!   unproven connection is closed at any age.
 //! * A proven connection is not closed for an unproven one.
 //! * Without room, listeners wait until the oldest connection is old enough. If a crowd waits in the kernel
 //!   ([`is_crowded`](crate::is_crowded)), they accept connections immediately and close those without room. The kernel drops

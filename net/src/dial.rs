@@ -149,8 +149,8 @@ impl Dial {
         self.attempts
     }
 
-    /// Checks whether every usable route so far led to a running host without a listener for this target, such as after the end of
-    /// its process.
+    /// Checks whether every usable route so far led to a running host without a listener for this target. For example, its process
+    /// has ended.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.refusals > 0 && self.refusals + self.unusable == self.failures.len()

@@ -90,8 +90,8 @@ pub enum Listen {
 pub struct Counters {
     /// The number of connections that were passed to their target.
     pub accepted: u64,
-    /// The number of connections without a good proof, such as scanners, garbage, another secret or version, and of those over an
-    /// interface that is not allowed.
+    /// The number of connections without a good proof, such as scanners, garbage, another secret or version. Connections over an
+    /// interface that is not allowed count, too.
     pub unproven: u64,
     /// The number of connections that were closed in their handshake: at its time limit, or to make room for another one.
     pub slow: u64,
@@ -292,8 +292,8 @@ impl Hub {
         lock(&self.targets).contains_key(target)
     }
 
-    /// Returns the number of unproven connections, if it should be reported: after the first, and whenever the number has doubled,
-    /// once for all users of the listener.
+    /// Returns the number of unproven connections, if it should be reported: after the first, and whenever the number has doubled.
+    /// One user of the listener gets it for all.
     #[must_use]
     pub fn unproven_to_report(&self) -> Option<u64> {
         let reported = self.counts.reported.load(Ordering::Relaxed);

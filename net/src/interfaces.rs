@@ -19,8 +19,9 @@ pub struct LocalAddress {
     pub scope_id: u32,
     /// Whether the address is a loopback address.
     pub loopback: bool,
-    /// Whether routes over the address are ranked last: interfaces without a carrier; also link-local addresses and bridges with a
-    /// usual name of containers and virtual machines (`docker*`, `virbr*` and others), unless the filter selects them.
+    /// Whether routes over the address are ranked last. This holds for interfaces without a carrier. Unless the filter selects
+    /// them, it also holds for link-local addresses and the usual bridges of containers and virtual machines (`docker*`, `virbr*`
+    /// and others).
     pub last_resort: bool,
     /// The maximum transmission unit in bytes; 0 if unknown.
     pub mtu: u32,

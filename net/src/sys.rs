@@ -176,8 +176,8 @@ pub(crate) fn limit_retransmission_pauses(socket: BorrowedFd<'_>, longest: Durat
     };
 }
 
-/// Checks whether the connections that wait at a listening TCP socket are a crowd: [`CROWD`] connections, or a quarter of the
-/// socket's queue if that is less. The kernel may soon drop new ones.
+/// Checks whether the connections that wait at a listening TCP socket are a crowd, so that the kernel may soon drop new ones. A
+/// crowd is [`CROWD`] connections, or a quarter of the socket's queue if that is less.
 #[must_use]
 pub fn is_crowded(listener: &impl AsRawFd) -> bool {
     // The buffer takes the first fields of tcp_info. For a listening socket, the last two numbers are the length of the queue and

@@ -1,9 +1,9 @@
 //! Atomics that libfabric's provider executes: the supported ones, and libfabric's names for them.
 //!
 //! These atomics are advertised as atomics of a device. They need not be atomic towards the processor's atomics, so one executor
-//! handles all atomics of a region. Unless `TIELINE_OFI_TRUST` names `atomics`, they are requested only of providers with one
-//! executor for all interfaces of a domain, and `selftest` detects atomics that a provider claims without supporting them. They are
-//! used only if the request has no other cost (`offers`).
+//! handles all atomics of a region. They are requested only of providers with one executor for all interfaces of a domain.
+//! `selftest` detects atomics that a provider claims without supporting them. If `TIELINE_OFI_TRUST` names `atomics`, neither
+//! condition applies. They are used only if the request has no other cost (`offers`).
 
 pub(crate) mod sys;
 

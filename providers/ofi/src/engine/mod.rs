@@ -144,8 +144,8 @@ impl Engine {
     ) -> Result<Engine, Failure> {
         let domain = &registry.place()?;
         let packet = LONGEST_PACKET;
-        // The queue has room for the completions of all posted operations, and for the packets of all buffers, up to 65536 entries;
-        // the shortest packet is a head.
+        // The queue has room for the completions of all posted operations, and for the packets of all buffers, up to 65536 entries.
+        // The shortest packet is a head.
         let room = (2 * settings.queue + settings.receive / crate::wire::HEAD).clamp(1024, 1 << 16);
         let cq = Cq::open(domain, room, waits)?;
         let fd = cq.fd();

@@ -185,7 +185,7 @@ pub(crate) fn offers(library: &'static Library, settings: &Settings) -> Result<O
         return Err(Failure::new(Status::NoDevice, text));
     }
     let mut all = Offers::default();
-    // The first query asks for completion at the target, the second does not: devices that only the second list has are used
+    // The first query asks for completion at the target, the second does not. Devices that only the second list has are used
     // without puts and gets.
     for delivery in [true, false] {
         for offer in listed(library, settings, delivery, false)? {

@@ -5,8 +5,8 @@
 //! driver and library do not match, that code may crash or hang. The result belongs to the file (device, inode, size, times). It is
 //! kept in the user's cache `tieline/ofi-probes` ([`Cache`]), if there is one.
 //!
-//! A device gets its own trial in the same form before this process opens it, if its provider is not known to have moved data
-//! without harm and its claims are not trusted.
+//! A device gets its own trial in the same form before this process opens it. Devices of proven providers, and those whose claims
+//! are trusted, are opened without one.
 
 mod sys;
 
@@ -118,8 +118,8 @@ fn refused(name: &str, why: &str, remembered: &str) -> Failure {
     Failure::new(Status::NoDevice, text)
 }
 
-/// Returns the path at which the loader is expected to find a library of this name: the name itself if it has a slash, otherwise a
-/// file in a usual directory.
+/// Returns the path at which the loader is expected to find a library of this name. A name without a slash is looked up in the
+/// usual directories.
 fn known_place(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name));
