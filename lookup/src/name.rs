@@ -34,7 +34,7 @@ pub(crate) const USER: &str = "names";
 /// The purpose of a connection that requests an address.
 pub(crate) const PURPOSE: u8 = 1;
 
-/// A worker's name: at most 48 bytes for any channel, by which a peer finds the worker's whole address. `Worker::name` makes a name,
+/// A worker's name: at most 48 bytes for any channel, by which a peer finds the worker's whole address. `Worker::name` makes it,
 /// and `Worker::endpoint_by_name` connects to it. Like an address, a name permits a connection to the worker, so keep it secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WorkerName {

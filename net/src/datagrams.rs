@@ -63,7 +63,7 @@ pub trait Links {
     fn note(&mut self, link: u64, note: Note);
     /// Closes the link immediately.
     fn close(&mut self, link: u64);
-    /// Closes the link when the other side has received everything; the closing ends in [`LinkEvent::Finished`].
+    /// Closes the link after everything that was sent before. The closing ends in [`LinkEvent::Finished`] or [`LinkEvent::Lost`].
     fn finish(&mut self, link: u64);
 }
 
@@ -114,7 +114,7 @@ pub enum Phase {
     Asked,
     /// This side has answered that nothing follows. The peer closes when it has received the answer.
     Done,
-    /// Both sides have asked, and the last frames of this side are in flight. The connection closes when they are acknowledged.
+    /// Both sides have asked, and the last frames of this side are in flight. The connection closes after these frames.
     Last,
 }
 

@@ -1,4 +1,4 @@
-//! Provider ofi: messages, puts and gets over any fabric that libfabric drives (Slingshot, EFA, Omni-Path and others).
+//! Provider ofi: messages, puts and gets over fabrics that libfabric drives (Slingshot, EFA, Omni-Path and others).
 //!
 //! Each device in use of a libfabric provider is one domain, for example `ofi:cxi:cxi0`, with one module:
 //!

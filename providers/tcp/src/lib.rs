@@ -48,19 +48,19 @@
 //! # Memory
 //!
 //! An idle endpoint with one stream takes about 1000 bytes in this process (100 000 of them: 100 MB) and one descriptor. Receive
-//! buffers (128 KiB) exist while they hold data, and for the 16 most recently active streams. A send buffer takes 16 KiB to
-//! `TIELINE_TCP_SEND_BUFFER`, rounded up to a power of two. It stays until a stream of its endpoint ceases to be recently active.
-//! Up to 64 more receive buffers wait for the next stream, and are freed if they are not needed. On a stream that is not recently
-//! active, an incomplete frame takes only the bytes that have arrived. If sent data is kept, a peer can make this side hold frames
-//! that overtook a missing one: at most 1024 messages (64 MiB). The memory report includes all of this. The kernel's own memory for
-//! an idle socket, 2 to 4 KiB, is additional. A receiver that does not poll stops the sender: at most the kernel's buffers and one
-//! send buffer of messages are under way.
+//! buffers (128 KiB) exist while a stream is read, and for the 16 most recently active streams. A send buffer takes 16 KiB to
+//! `TIELINE_TCP_SEND_BUFFER`, rounded up to a power of two. It is freed when it is empty and a stream of its endpoint ceases to be
+//! recently active. Up to 64 more receive buffers wait for the next stream, and are freed if they are not needed. On a stream that
+//! is not recently active, an incomplete frame takes only the bytes that have arrived. If sent data is kept, a peer can make this
+//! side hold frames that overtook a missing one: at most 1024 messages (64 MiB). The memory report includes all of this. The
+//! kernel's own memory for an idle socket, 2 to 4 KiB, is additional. A receiver that does not poll stops the sender: at most the
+//! kernel's buffers and one send buffer of messages are under way.
 //!
 //! # Fairness
 //!
-//! Connections with data to read wait in a queue. Each connection fills its share of a poll's events, and reads a limited amount
-//! before the next one. Thus a peer that floods blocks no other. Data that needs no event, such as that of puts and gets, is read
-//! even if the event array is full.
+//! Connections with data to read wait in a queue, unless polls read a few recently active streams directly. Each connection fills
+//! its share of a poll's events, and reads a limited amount before the next one. Thus a peer that floods blocks no other. Data that
+//! needs no event, such as that of puts and gets, is read even if the event array is full.
 //!
 //! # Not supported
 //!

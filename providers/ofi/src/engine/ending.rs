@@ -13,8 +13,8 @@ use tieline_plugin_api::{Failure, Status, event};
 
 impl Engine {
     /// Closes the endpoint of a channel. The call waits up to `TIELINE_CLOSE_TIMEOUT` for operations on the application's memory.
-    /// If they have not completed by then, it closes the library's endpoint, which ends every connection of this interface.
-    /// libfabric offers no finer means to reclaim memory.
+    /// If they have not completed, it closes the library's endpoint, which ends every connection of this interface. libfabric
+    /// offers no finer means to reclaim memory.
     pub(crate) fn close(&mut self, at: usize) {
         let Some(channel) = self.outbound.get_mut(at).and_then(Option::as_mut) else { return };
         if !core::mem::take(&mut channel.open) {

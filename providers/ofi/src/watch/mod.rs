@@ -4,7 +4,7 @@
 //! can detect the death. An interface keeps an idle, authenticated TCP connection with every interface that its channels lead to or
 //! come from. While a process computes or is stopped, its kernel keeps the connection alive. If a process dies, its kernel closes
 //! the connection. If a host answers no probe within `TIELINE_FAILURE_TIMEOUT`, it is considered dead. The interface that connects
-//! a channel also dials the watch connection. An orderly close is announced with one byte.
+//! a channel also dials the watch connection, if there is none. An orderly close is announced with one byte.
 
 #[cfg(test)]
 mod tests;
