@@ -10,7 +10,7 @@ use tieline_net::{Filter, Hub, Incoming, Listen, Mailbox, Ports, Settings, targe
 /// The maximum number of requests that one poll answers.
 const AT_ONCE: usize = 64;
 
-/// The names of a context's workers. The listener is open while one of them has a name.
+/// The names of a context's workers. The listener is open while a worker has a name.
 #[derive(Default)]
 pub struct Names {
     open: Mutex<Option<Arc<NameService>>>,

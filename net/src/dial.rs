@@ -14,7 +14,8 @@ use crate::sys::{self, Interest, Poller, Timer};
 /// The time limit of a connect, and of the retries of a route, while other routes remain. Three seconds are two lost SYNs.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
-/// The first pause before a route is retried, and the longest. The real pause is random, from half of it to one and a half.
+/// The mean of the first pause before a route is retried, and of the longest. A pause is random, from half of its mean to one and a
+/// half.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(80));
 
 /// The advice for unanswered packets. Without a firewall, a running host answers packets to a closed port with a refusal.

@@ -67,7 +67,7 @@ fn ones(mask: IpAddr) -> u8 {
     count as u8 // at most 128 bits
 }
 
-/// Returns the address and scope in a socket address of the kernel; `None` for other families.
+/// Returns the address and scope in a socket address of the kernel; `None` for null and for other families.
 ///
 /// # Safety
 /// `address` is null or points to a socket address with the length of its family.

@@ -15,7 +15,7 @@
 //!   any more (`memory`). The owner does not wait longer than `TIELINE_FAILURE_TIMEOUT` for a peer that does not answer. The
 //!   reason: software providers check a key once, and may write after the registration has ended.
 //! * When an operation has completed or its endpoint is closed, the application owns its memory again, even if a peer is stalled.
-//!   The exception is a library that refuses to close its endpoint: the operation then ends with `OUTCOME_UNKNOWN`.
+//!   The exception is a library that refuses to close its endpoint: it may still use the memory.
 //! * Unless `TIELINE_OFI_WATCH=off` is set, the death of a peer's process is reported, even to a process that only waits for that
 //!   peer. Kernels detect the death of an idle peer, which libfabric does not (`watch`).
 //! * Atomics are executed by libfabric's provider and are not mixed with atomics of another executor (`atomics`).

@@ -3,8 +3,8 @@
 //!
 //! The functions that take `fi_info` are looked up by the symbol version that has the layouts of `abi.rs` (`FABRIC_1.3`, which API
 //! 1.17 still has). A newer library translates the records passed through that version. The records that the library returns begin
-//! with these layouts. Everything else is called through the library's tables, as the inline functions of its headers do
-//! (`sys.rs`).
+//! with these layouts. Apart from `fi_fabric` and `fi_version`, everything else is called through the library's tables, as the
+//! inline functions of its headers do (`sys.rs`).
 
 #![allow(unsafe_code)]
 
