@@ -10,7 +10,7 @@ use tieline_net::{Filter, Hub, Incoming, Listen, Mailbox, Ports, Settings, targe
 /// The maximum number of requests that one poll answers.
 const AT_ONCE: usize = 64;
 
-/// The names of a context's workers. The listener is open while one of them has a name.
+/// The names of a context's workers. The listener is open while a worker has a name.
 #[derive(Default)]
 pub struct Names {
     open: Mutex<Option<Arc<NameService>>>,
@@ -22,7 +22,8 @@ impl Names {
         self.lock().clone()
     }
 
-    /// Makes the name of a worker; requests get this address from then on. The first name opens the listener with `open`.
+    /// Makes the name of a worker; requests get this address until a newer one is set. The first name opens the listener with
+    /// `open`.
     ///
     /// # Errors
     /// The error of `open`.
@@ -76,7 +77,7 @@ impl NameService {
         Ok(NameService { mailbox, addresses: Mutex::default() })
     }
 
-    /// Returns the name of a worker, and sets the address that requests get from this call on.
+    /// Returns the name of a worker, and sets the address that requests get.
     pub(crate) fn publish(&self, worker: &[u8; 16], address: Vec<u8>) -> WorkerName {
         let _ = self.known().insert(tag(worker), address);
         WorkerName::new(&self.mailbox.contact(), worker)
@@ -89,13 +90,13 @@ impl NameService {
         known.is_empty()
     }
 
-    /// Returns the listener's descriptors, which are readable when a request arrives.
+    /// Returns the listener's descriptors, of which one is readable when [`NameService::poll`] has work.
     pub fn fds(&self) -> [RawFd; 2] {
         [self.mailbox.hub().fd().as_raw_fd(), self.mailbox.fd().as_raw_fd()]
     }
 
-    /// Answers requests without waiting, a bounded number per call. `now` returns the id and the current address of the worker
-    /// that answers, if that worker has a name.
+    /// Answers requests without waiting, a bounded number per call. If a request waits, `now` returns the id and the current
+    /// address of the worker that answers, if that worker has a name.
     pub fn poll(&self, now: impl FnOnce() -> Option<([u8; 16], Vec<u8>)>) {
         self.mailbox.hub().poll();
         if self.mailbox.is_empty() {
@@ -122,7 +123,7 @@ impl NameService {
     }
 }
 
-/// Returns the addresses at which a context listens for name requests, and the proof that the listener requires.
+/// Returns the settings of a context's name requests, for the listener and for the requester: interfaces, ports and the secret.
 ///
 /// # Errors
 /// The reason as text, if a list of interfaces or ports cannot be read.

@@ -25,7 +25,7 @@ enum Stage {
 }
 
 impl Lookup {
-    /// Starts a request. At this point only the name is known.
+    /// Starts a request.
     ///
     /// # Errors
     /// `NoMemory` without a free descriptor, `Unreachable` if no permitted interface leads to an address in the name.
@@ -52,8 +52,8 @@ impl Lookup {
         &self.name
     }
 
-    /// Makes progress without waiting. Returns the address once it has arrived. After that, or after a failure, it returns `None`.
-    /// `parse` reads an address, and returns with it the id of its worker.
+    /// Makes progress without waiting. Returns the address or the failure once; before and after that, `None`. `parse` reads an
+    /// address, and returns with it the id of its worker.
     pub fn advance<A>(
         &mut self,
         now: Instant,
@@ -148,7 +148,7 @@ fn failed(status: Status, name: &WorkerName, why: String) -> Error {
     Error::new(status, format!("the lookup of the worker behind {name:?}"), why, fix)
 }
 
-/// Reads the available bytes; `true` at the end.
+/// Reads the available bytes; `true` at the end, or if there are too many.
 fn read_on(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Result<bool, String> {
     let mut piece = [0; 4096];
     while bytes.len() <= MOST + 4 {
@@ -163,7 +163,7 @@ fn read_on(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Result<bool, String> 
     Ok(true)
 }
 
-/// Returns the address, once it has been received completely.
+/// Returns the address once it has been received completely, or an error if it is too long.
 pub(crate) fn whole(bytes: &[u8]) -> Option<Result<Vec<u8>, String>> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     let len = u32::from_le_bytes(*len) as usize;

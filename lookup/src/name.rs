@@ -2,17 +2,17 @@
 //!
 //! Guarantees:
 //!
-//! * A name ([`WorkerName`]) holds the TCP addresses of a worker's process, the proof that its listener requires, and a part of the
-//!   worker's id. A name owns no resources: a hundred thousand names take a hundred thousand times 48 bytes, and a peer that is
-//!   never contacted costs no more.
+//! * A name ([`WorkerName`]) holds up to three IPv4 addresses of the listener, or one IPv6 address. It also holds the listener's
+//!   cookie, a hash of its host, and a part of the worker's id. A name owns no resources: a hundred thousand names take a hundred
+//!   thousand times 48 bytes, and a peer that is never contacted costs no more.
 //! * A context listens only while it has an open worker for which a name was made. The listener uses the interfaces and ports that
-//!   `TIELINE_TCP_INTERFACES` and `TIELINE_TCP_PORTS` allow, independent of the modules that carry data. After that worker has
-//!   closed, requests are refused immediately.
-//! * The first contact fetches the whole address and then closes its connection. The named worker's progress answers the request,
-//!   and so does the progress thread if its context has one; the application is not involved.
+//!   `TIELINE_TCP_INTERFACES` and `TIELINE_TCP_PORTS` allow, independent of the modules that carry data. After the last such worker
+//!   has closed, requests are refused immediately.
+//! * The first contact fetches the whole address and then closes its connection. The progress of any named worker of the context
+//!   answers the request, and so does the progress thread if its context has one. The application is not notified.
 //! * A name is a permission to connect, like an address. The handshake of [`tieline_net`] proves to both sides that the other one
-//!   knows its 16 random bytes, and the job's secret if there is one. The requester accepts an answer only if the answer is the
-//!   address of the named worker.
+//!   knows the cookie, 16 random bytes. It also proves the job's secret, if there is one. The requester accepts an answer only if
+//!   it is the address of a worker whose id begins with the name's part.
 //!
 //! ```text
 //! 1 format   1 counts: IPv4 below, IPv6 above   16 proof   8 worker   4 where   IPv4: 4 and port, each   IPv6: 16 and port, each
@@ -34,8 +34,8 @@ pub(crate) const USER: &str = "names";
 /// The purpose of a connection that requests an address.
 pub(crate) const PURPOSE: u8 = 1;
 
-/// A worker's name: at most 48 bytes for any channel, by which a peer finds the worker's whole address.
-/// `Worker::name` makes a name, and `Worker::endpoint_by_name` connects to it. Like an address, a name permits a connection to the worker, so keep it secret.
+/// A worker's name: at most 48 bytes for any channel, by which a peer finds the worker's whole address. `Worker::name` makes it,
+/// and `Worker::endpoint_by_name` connects to it. Like an address, a name permits a connection to the worker, so keep it secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WorkerName {
     pub(crate) bytes: [u8; WorkerName::MAX_LEN],
@@ -114,7 +114,7 @@ impl WorkerName {
                 to.extend_from_slice(&address.port.to_le_bytes());
             }
         }
-        // The high and low halves of the byte count the addresses: at most three IPv4 addresses, or one IPv6 address.
+        // The low half of the byte counts the IPv4 addresses, at most three; the high half counts the IPv6 addresses, at most one.
         bytes[1] = (v4.len() / V4) as u8 | (((v6.len() / V6) as u8) << 4);
         bytes.extend(v4.into_iter().chain(v6));
         let mut name = WorkerName { bytes: [0; WorkerName::MAX_LEN] };
@@ -158,7 +158,7 @@ impl WorkerName {
 }
 
 impl fmt::Debug for WorkerName {
-    /// Formats the name without its proof, which is secret.
+    /// Formats the addresses of the name, but not its cookie, which is secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at =
             self.addresses().iter().map(|a| format!("{}:{}", a.ip, a.port)).collect::<Vec<_>>();
@@ -192,8 +192,7 @@ fn place(boot_id: &[u8; 16], net_namespace: u64) -> [u8; 4] {
     hash.to_le_bytes()
 }
 
-/// Sorts the addresses: those that are reachable from more hosts come first. Otherwise the listener's order remains: fast addresses
-/// first, bridges and links without a carrier last, regardless of the speed that they report.
+/// Sorts loopback and link-local addresses last. Otherwise the listener's order remains.
 fn ranked(addresses: &[ListenAddress]) -> Vec<ListenAddress> {
     let near = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),

@@ -1,8 +1,8 @@
 //! Client/server services: one worker listens under a name, and another worker requests the service and is accepted or rejected.
 //!
-//! Names of services have their own name space, which is independent of the numbers of connections between peers. The messages use
-//! an existing channel that is reliable and keeps the order, such as the core's message lane. So no message is repeated.
-//! [`Services`] is pure: it reads no clock and sends nothing. The caller takes [`ServiceAction`]s out after every call.
+//! Names of services have their own name space. The messages use an existing channel that is reliable and keeps the order, such as
+//! the core's message lane. So the state machine repeats no message. [`Services`] is pure: it reads no clock and sends nothing. The
+//! caller takes [`ServiceAction`]s out after every call.
 //!
 //! ```text
 //! client                              server
@@ -22,7 +22,7 @@ use tieline_wireup::{WorkerId, short};
 const MAX_PRIVATE: usize = 1024;
 /// The number of answers that are kept, for repeated requests.
 const MAX_ANSWERED: usize = 64;
-/// The additional time in ns that a client waits after the server's time limit, to receive the server's own error text.
+/// The additional time in ns that a client waits beyond the server's time limit, to receive the server's own error text.
 const GRACE: u64 = 5_000_000_000;
 
 /// The bounds of [`Services`] in time and memory. Times are in nanoseconds.
@@ -30,8 +30,8 @@ const GRACE: u64 = 5_000_000_000;
 pub struct ServiceLimits {
     /// The time in nanoseconds until a server refuses a request without an answer.
     pub waiting: u64,
-    /// The time in nanoseconds until a client's request times out. This time is longer than `waiting`, so that the server's refusal
-    /// arrives first.
+    /// The time in nanoseconds until a client's request times out. [`ServiceLimits::of`] makes this time longer than `waiting`, so
+    /// that the server's refusal can arrive first.
     pub asking: u64,
     /// The maximum number of a client's open requests.
     pub max_asking: usize,
@@ -207,7 +207,7 @@ impl<L: Clone> Services<L> {
     /// Answers a request at the server, with at most 1 KiB of private data.
     ///
     /// # Errors
-    /// `TooLarge`: the request still waits for an answer. `TimedOut`: the request has ended.
+    /// `TooLarge`: there are more than 1 KiB, and the request still waits for an answer. `TimedOut`: the request has ended.
     pub fn answer(&mut self, to: &Arrival, private: &[u8], accepts: bool) -> Result<(), Error> {
         let service = &to.service;
         check_private(private).map_err(|why| {
@@ -260,7 +260,8 @@ impl<L: Clone> Services<L> {
         Ok(token)
     }
 
-    /// Returns the answer to a request of this worker, or the reason for its end without an answer; `None` while it is open.
+    /// Returns the answer to a request of this worker, or the reason for its end without an answer. Returns `None` while the
+    /// request is open, and after [`Services::forget`].
     pub fn result(&self, token: u64) -> Option<Result<ServiceAnswer, Error>> {
         self.results.get(&token)?.clone()
     }

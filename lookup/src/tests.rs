@@ -25,12 +25,12 @@ fn listed(name: &WorkerName) -> Vec<String> {
     name.addresses().iter().map(|at| format!("{} {}", at.ip, at.port)).collect()
 }
 
-/// Returns what stands for an address in these tests: a mark, the worker's id, and more.
+/// Returns the worker's address in these tests: a mark, the worker's id, and more.
 pub(super) fn address_of(worker: [u8; 16]) -> Vec<u8> {
     [&b"at"[..], &worker, &[8; 300]].concat()
 }
 
-/// Reads such an address.
+/// Reads an address that [`address_of`] has made.
 pub(super) fn parse(bytes: &[u8]) -> Result<([u8; 16], Vec<u8>), Error> {
     let id = bytes.strip_prefix(b"at").and_then(|rest| rest.first_chunk::<16>());
     let id = id.ok_or_else(|| Error::from_status(Status::BadData))?;
@@ -145,7 +145,7 @@ fn answer_with_address_of_other_worker_is_refused() {
     }
 }
 
-/// A rank that restarts on the same ports causes this situation.
+/// For example, a rank has restarted on the same ports.
 #[test]
 fn other_process_at_port_of_name_is_not_reported_as_wrong_secret() {
     for secret in ["", "one"] {

@@ -1,14 +1,18 @@
-//! The rule of every listener: which connections may be in their handshake concurrently, and which one is closed to make room.
+//! The rule of a hub and of the bootstrap's server: which connections may be in their handshake concurrently, and which one makes
+//! room.
 //!
 //! * Connections in their handshake are limited in total and per source: [`RESERVE`] and [`RESERVE_PER_SOURCE`], and one more for
 //!   each expected process ([`Admission::expect`]).
 //! * A source is an IPv4 address, the first 64 bits of an IPv6 address, or this host.
-//! * If there is no room, the oldest connection is closed, once it is [`HOLD`] old. Its age counts from its arrival; received bytes
-//!   do not renew it.
-//! * If a source is at its limit, one of its own connections is closed; otherwise one of the source with the most connections.
+//! * If there is no room, the oldest unproven connection is closed, once it is [`HOLD`] old. A proven newcomer may displace a
+//!   proven connection of that age, too. The age counts from the arrival; received bytes do not renew it.
+//! * If a source is at its limit, one of its own connections is closed. Otherwise one of the source with the most connections is
+//!   closed, or the oldest of all.
+//! * At the total limit with no connection old enough, a larger source with more than an eighth of all makes room. Its oldest
+//!   unproven connection is closed at any age.
 //! * A proven connection is not closed for an unproven one.
-//! * If all connections are younger, listeners wait. Once [`CROWD`] connections wait in the kernel
-//!   ([`is_crowded`](crate::is_crowded)), a listener accepts them immediately and closes those without room. The kernel drops
+//! * Without room, listeners wait until the oldest connection is old enough. If a crowd waits in the kernel
+//!   ([`is_crowded`](crate::is_crowded)), they accept connections immediately and close those without room. The kernel drops
 //!   connections to a full queue, and an honest peer would lose seconds.
 
 use std::collections::{BTreeSet, HashMap};
@@ -19,19 +23,20 @@ use std::time::{Duration, Instant};
 /// The limit on connections in their handshake, besides one for each expected process.
 pub const RESERVE: usize = 256;
 
-/// The limit per source, below which peers from other sources always find room.
+/// The limit per source, besides one for each expected process.
 pub const RESERVE_PER_SOURCE: usize = 192;
 
-/// The age at which a connection may be closed for another one. An honest peer completes its handshake in a fraction of this time.
+/// The age from which a connection may be closed for another one. Only connections of a large source may be closed earlier.
 pub const HOLD: Duration = Duration::from_millis(100);
 
-/// The number of connections in the kernel's queue from which on they are a crowd.
+/// The number of connections in the kernel's queue from which on they are a crowd. In a queue that is shorter than four times this
+/// number, a quarter suffices.
 pub const CROWD: usize = 1024;
 
-/// The time after which a listener without room checks again for a crowd.
+/// The longest time until a listener without room checks again for a crowd.
 pub const LOOK: Duration = Duration::from_millis(10);
 
-/// The divisor of the total that a source must exceed before its connections are closed early.
+/// The divisor of the total: a source with more than this part of all connections is large.
 const SMALL_PART: usize = 8;
 
 /// The origin of connections that share a limit.
@@ -83,7 +88,7 @@ struct Entry {
     proven: bool,
 }
 
-/// The connections of one kind by age, the unproven ones before the proven ones.
+/// The connections of one source, or of all, by age.
 #[derive(Debug)]
 struct Row<K> {
     unproven: BTreeSet<(Instant, K)>,
@@ -108,8 +113,8 @@ impl<K: Copy + Ord> Row<K> {
         firsts.into_iter().flatten().min().copied()
     }
 
-    /// Returns the connection that makes room: the oldest connection past its time. A proven connection is never closed for an
-    /// unproven one.
+    /// Returns the connection that makes room: the oldest unproven one past its time. If there is none, a proven newcomer displaces
+    /// the oldest proven one past its time.
     fn makes_room(&self, now: Instant, for_proven: bool) -> Option<K> {
         let proven = self.proven.first().filter(|_| for_proven);
         let due = |entry: &&(Instant, K)| now >= entry.0 + HOLD;
@@ -133,12 +138,12 @@ where
 }
 
 impl<K: Copy + Ord + Hash> Admission<K> {
-    /// Expects `processes` more processes, which may all connect at the same time and from one source.
+    /// Sets the number of expected processes, which may all connect at the same time and from one source.
     pub fn expect(&mut self, processes: usize) {
         self.expected = processes;
     }
 
-    /// Adds a connection.
+    /// Adds a connection, or replaces the entry of `key`.
     pub fn insert(&mut self, key: K, source: Source, since: Instant, proven: bool) {
         self.remove(key);
         let _ = self.entries.insert(key, Entry { source, since, proven });
@@ -156,7 +161,7 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         }
     }
 
-    /// Removes a connection that is complete or closed.
+    /// Removes a connection, if it is there.
     pub fn remove(&mut self, key: K) {
         let Some(Entry { source, since, proven }) = self.entries.remove(&key) else { return };
         let _ = self.all.of(proven).remove(&(since, key));
@@ -194,7 +199,8 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         self.all.oldest().filter(|(since, _)| *since <= by).map(|(_, key)| key)
     }
 
-    /// Returns the connection to close when the system has no descriptor for another one.
+    /// Returns the connection to close when the system has no descriptor for another one; `None` if no unproven connection is
+    /// [`HOLD`] old.
     #[must_use]
     pub fn makes_room(&self, now: Instant) -> Option<K> {
         self.all.makes_room(now, false)
@@ -208,13 +214,14 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         count >= self.expected.saturating_add(RESERVE_PER_SOURCE)
     }
 
-    /// Returns the source with the most connections, and their number.
+    /// Returns the connections of the source with the most, and their number.
     fn heaviest(&self) -> Option<(usize, &Row<K>)> {
         let (count, source) = self.weights.last()?;
         Some((*count, self.sources.get(source)?))
     }
 
-    /// Returns the time at which a connection can make room; `None` if there is room.
+    /// Returns the time at which the oldest connection (of the source at its limit, or of all) is [`HOLD`] old; `None` if there is
+    /// room.
     #[must_use]
     pub fn room_at(&self) -> Option<Instant> {
         let of = |row: &Row<K>| row.oldest().map(|(since, _)| since + HOLD);
@@ -225,7 +232,7 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         if self.is_source_full(count) { of(row) } else { None }
     }
 
-    /// Checks whether listeners are polled. `crowd` returns whether a crowd waits at the listener, and is called only if that
+    /// Checks whether connections are accepted now. `crowd` returns whether a crowd waits at a listener, and is called only if that
     /// matters.
     pub fn accepts(&self, now: Instant, crowd: impl FnOnce() -> bool) -> bool {
         self.room_at().is_none_or(|at| now >= at) || crowd()
@@ -250,7 +257,7 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         if let Some(key) = self.all.makes_room(now, proven) {
             return Verdict::Instead(key);
         }
-        // A source with a large fraction of the room has displaced others: its connections are closed at any age.
+        // The oldest unproven connection of a large source is closed at any age.
         let large = heavier.filter(|(most, _)| most * SMALL_PART > self.len());
         instead(large.and_then(|(_, row)| row.unproven.first()).map(|(_, key)| *key))
     }

@@ -10,8 +10,8 @@
 //!                                          <-      ANSWER  verdict hmac("acceptor", nonces, hello, verdict)
 //! ```
 //!
-//! The acceptor sends no proof to a dialler that has not sent a valid one. A hello is valid only with the dialler's proof, and an
-//! answer is an acceptance only with the acceptor's proof. The connection is authenticated, not encrypted.
+//! The acceptor sends no proof to a dialler that has not sent a valid one; zeros replace it. A hello is valid only with the
+//! dialler's proof, and an answer is an acceptance only with the acceptor's proof. The connection is authenticated, not encrypted.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -62,7 +62,8 @@ impl std::fmt::Debug for Key {
 }
 
 /// Returns the target of a user that every process has. The target is derived from the listener's cookie and does not reveal it. A
-/// different process that listens later does not have this target, so a replaced process can be distinguished from a wrong secret.
+/// process that listens later with another cookie does not have this target, so a replaced process can be distinguished from a
+/// wrong secret.
 ///
 /// ```
 /// use tieline_net::target_of;
@@ -167,7 +168,7 @@ impl std::fmt::Display for Refusal {
     }
 }
 
-/// The reason why an acceptor closes a connection.
+/// The error of a handshake at the acceptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeError {
     /// The bytes do not begin like a Tieline connection.
@@ -440,15 +441,15 @@ impl Acceptor {
         }
     }
 
-    /// Answers, after a wrong proof, that no user has that id. A peer with the address of a replaced process then does not look for
-    /// a wrong secret.
+    /// Changes the pending answer to a wrong proof: no user has that id. A peer with the address of a replaced process then does
+    /// not look for a wrong secret.
     pub fn answer_unknown(&mut self) {
         if let Some(at) = self.pipe.outbox.len().checked_sub(ANSWER) {
             self.pipe.outbox[at] = verdict_code(Err(Refusal::UnknownTarget));
         }
     }
 
-    /// Answers a proven hello.
+    /// Answers the hello; without a hello, the call does nothing.
     pub fn answer(&mut self, verdict: Result<(), Refusal>) {
         let Step::Proven { other, hello } = &self.step else { return };
         let code = verdict_code(verdict);

@@ -1,5 +1,4 @@
-//! The contact of a listener: the addresses at which the listener can be reached. The bytes travel inside addresses that are opaque
-//! to all other parts.
+//! The contact of a listener: the addresses at which the listener can be reached, and the values that the handshake needs.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,7 +20,7 @@ pub struct ListenAddress {
     pub speed_mbps: u32,
 }
 
-/// The listener and its addresses, the best first.
+/// A listener and its addresses. [`Hub::contact`](crate::Hub::contact) lists the best first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contact {
     /// The boot id of the listener's kernel. With [`Contact::net_namespace`] it determines which processes share loopback
@@ -29,11 +28,11 @@ pub struct Contact {
     pub boot_id: [u8; 16],
     /// The network namespace of the listener.
     pub net_namespace: u64,
-    /// The random bytes of the listener: part of the key of every connection to it.
+    /// The cookie of the listener: part of the key of every connection to it.
     pub cookie: [u8; 16],
     /// The addressed user of the listener.
     pub target: [u8; 16],
-    /// The addresses of the listener; at most [`Contact::MAX_ADDRESSES`].
+    /// The addresses of the listener. [`Contact::pack`] leaves out those beyond [`Contact::MAX_ADDRESSES`].
     pub addresses: Vec<ListenAddress>,
 }
 
@@ -42,11 +41,11 @@ pub struct Contact {
 pub enum Malformed {
     /// The bytes are too few, or there are bytes after the end.
     Length,
-    /// Another version of the library wrote the bytes.
+    /// The bytes have a format that this side does not know.
     Format(u8),
     /// The number of addresses exceeds the limit, or is 0.
     Addresses(u8),
-    /// An address is impossible: its family, prefix or port.
+    /// An address is impossible: its family, IP address, prefix or port.
     Address,
 }
 
@@ -108,7 +107,7 @@ impl Contact {
         out
     }
 
-    /// Parses the output of [`Contact::pack`]. The bytes come from a peer, so every byte is checked.
+    /// Parses the output of [`Contact::pack`]. The bytes come from a peer, so malformed ones are an error.
     ///
     /// # Errors
     /// The part of the bytes that is invalid.

@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 /// The behaviour of the strangers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
-    /// The number of connections that are open, or about to be.
+    /// The number of connections.
     pub(crate) count: usize,
-    /// Whether each connection sends a byte of a valid greeting every 0.8 s. Otherwise no connection sends anything.
+    /// Whether each connection sends a byte every 0.8 s, those of a valid greeting first. Otherwise no connection sends anything.
     pub(crate) drips: bool,
     /// Whether a closed connection is opened again.
     pub(crate) comes_back: bool,
@@ -27,7 +27,7 @@ pub(crate) struct How {
     pub(crate) addresses: u32,
 }
 
-/// A crowd that runs in threads of its own until it is dropped.
+/// A crowd that runs in a thread of its own until it is dropped.
 pub(crate) struct Crowd {
     stop: Arc<AtomicBool>,
     made: Arc<AtomicUsize>,
@@ -44,7 +44,7 @@ struct Stranger {
 }
 
 impl Crowd {
-    /// Starts a crowd, and returns when each connection was made once.
+    /// Starts a crowd, and returns when each connection has been begun.
     pub(crate) fn start(to: SocketAddr, how: How) -> Crowd {
         let (stop, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (stop_it, made_it) = (stop.clone(), made.clone());

@@ -74,7 +74,7 @@ fn a_crowd_from_one_address_keeps_nobody_of_another_one_out() {
     let hub = open(Settings { expected: 0, ..Settings::default() });
     let mailbox = hub.register(ME).expect("free");
     let remote = at(&hub, false).expect("lo");
-    // The number of connections is what the kernel queues without being a crowd, before the listener polls for the first time.
+    // A crowd waits in the kernel before the listener polls for the first time.
     let crowd: Vec<_> =
         (0..1400).map(|_| TcpStream::connect(remote).expect("the backlog is long")).collect();
     let there = elsewhere(remote, [127, 0, 0, 77]);

@@ -3,7 +3,7 @@
 //!
 //! A peer is an address. The first datagram to a peer makes a connection, or uses the connection that the peer has made. Two peers
 //! that dial each other simultaneously get one connection in each direction, and both connections stay. Each side sends over its
-//! first connection for as long as that connection lives, so datagrams stay in order. A connection is closed after both sides have
+//! first connection until that connection closes, so datagrams stay in order. An unused connection is closed after both sides have
 //! announced the end of their data. Only then is another connection used in its place.
 
 use std::collections::{HashMap, VecDeque};
@@ -20,9 +20,9 @@ pub const WAITING: usize = 1024;
 /// A note about the connection itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// The request to close: the sender sends nothing more over this connection, and asks the other side to do the same.
+    /// The request to close: the sender sends no more datagrams over this connection, and asks the other side to do the same.
     MayClose,
-    /// The answer to `MayClose`: this side sends nothing more either. The side that asked then closes.
+    /// The answer to `MayClose`: its sender sends nothing more either. The side that asked then closes.
     Bye,
     /// The final notice: the sender's connector is closed.
     Gone,
@@ -30,15 +30,16 @@ pub enum Note {
 
 /// The connections below the peers.
 pub trait Links {
-    /// Starts a connection to a peer. The dial ends in [`LinkEvent::Up`] or [`LinkEvent::DialFailed`] with the returned number.
+    /// Starts a connection to a peer. Unless it is canceled, the dial ends in [`LinkEvent::Up`] or [`LinkEvent::DialFailed`] with
+    /// the returned number.
     fn dial(&mut self, peer: &[u8]) -> u64;
-    /// Abandons a dial. Its end is ignored if it is reported later.
+    /// Abandons a dial. Links that cannot do so may let the dial end: a failure is ignored, a connection is adopted.
     fn cancel(&mut self, dial: u64) {
         let _ = dial;
     }
-    /// Checks whether the next datagram could be posted immediately.
+    /// Checks whether the link takes another datagram at present.
     fn has_room(&self, link: u64) -> bool;
-    /// Checks whether everything has been handed on, so that the link may close.
+    /// Checks whether the link has sent everything, so that it may close.
     fn is_quiet(&self, link: u64) -> bool {
         self.has_room(link)
     }
@@ -56,13 +57,13 @@ pub trait Links {
     fn unreachable(&self) -> &'static str;
     /// Returns the words that follow an unexpected frame in this phase, in an error text.
     fn when(&self, phase: Phase) -> String;
-    /// Sends a datagram. The link queues the datagram if it cannot be posted immediately.
+    /// Sends a datagram. The link queues the datagram if it cannot post it immediately.
     fn send(&mut self, link: u64, datagram: &[u8]);
     /// Sends a note after everything sent earlier.
     fn note(&mut self, link: u64, note: Note);
     /// Closes the link immediately.
     fn close(&mut self, link: u64);
-    /// Closes the link when the other side has received everything; the closing ends in [`LinkEvent::Finished`].
+    /// Closes the link after everything that was sent before. The closing ends in [`LinkEvent::Finished`] or [`LinkEvent::Lost`].
     fn finish(&mut self, link: u64);
 }
 
@@ -72,7 +73,7 @@ pub trait Links {
 pub enum LinkEvent {
     /// A connection to a peer is established, dialled by this side or by the peer.
     Up { link: u64, peer: Vec<u8>, dial: Option<u64> },
-    /// No route leads to the peer.
+    /// The dial failed.
     DialFailed { dial: u64, status: Status, words: String },
     /// A datagram arrived.
     Datagram { link: u64, bytes: Vec<u8> },
@@ -80,7 +81,7 @@ pub enum LinkEvent {
     Note { link: u64, note: Note },
     /// The link can take more data.
     Room { link: u64 },
-    /// A connection broke, or the other side has closed the connection. All data from the peer was reported before.
+    /// A connection broke, or the other side has closed the connection. All data that arrived was reported before.
     Lost { link: u64, status: Status, words: String },
     /// A connection broke, and the peer may not have received everything.
     Broke { link: u64, status: Status, words: String },
@@ -91,9 +92,9 @@ pub enum LinkEvent {
 /// A notice for the core.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// A datagram, with the hash of the sender's address, which is known from the connection.
+    /// A datagram, with the hash of the sender's address.
     Datagram(u64, Vec<u8>),
-    /// The peer with this address hash has left, or cannot be reached.
+    /// The peer with this address hash has left or cannot be reached, or its connection broke.
     Left {
         /// The hash of the peer's address.
         hash: u64,
@@ -113,7 +114,7 @@ pub enum Phase {
     Asked,
     /// This side has answered that nothing follows. The peer closes when it has received the answer.
     Done,
-    /// Both sides have asked, and the last frames of this side are in flight. The connection closes when they are acknowledged.
+    /// Both sides have asked, and the last frames of this side are in flight. The connection closes after these frames.
     Last,
 }
 
@@ -124,7 +125,7 @@ struct Link {
     incoming: bool,
     phase: Phase,
     used: Duration,
-    /// The order of the last uses of all links.
+    /// The number of the last use, in the order of the uses of all links.
     order: u64,
 }
 
@@ -155,8 +156,8 @@ pub struct Datagrams {
 }
 
 impl Datagrams {
-    /// Makes the peers of the connector at address `own`. Connections beyond the number `most`, and connections unused for the time
-    /// `idle`, are closed.
+    /// Makes the peers of the connector at address `own`. If a new connection exceeds the number `most`, an unused one is closed.
+    /// Connections unused for the time `idle` are closed, those that the peer dialled after one and a half times `idle`.
     #[must_use]
     pub fn new(own: Vec<u8>, most: usize, idle: Duration) -> Datagrams {
         Datagrams {
@@ -172,7 +173,7 @@ impl Datagrams {
         }
     }
 
-    /// Queues a datagram of at most [`QUEUE`] bytes for a peer. The address must be valid.
+    /// Queues a datagram of at most [`QUEUE`] bytes for a peer, or for this connector itself. The address must be valid.
     ///
     /// # Errors
     /// [`Status::Again`]: the queue is full.
@@ -239,7 +240,7 @@ impl Datagrams {
         }
     }
 
-    /// Advances the time to `now` and asks to close the connections that have been idle.
+    /// Advances the time to `now` and asks to close the connections that have been idle for long enough.
     pub fn close_idle(&mut self, net: &mut impl Links, now: Duration) {
         self.now = self.now.max(now);
         let idle: Vec<u64> = self
@@ -268,7 +269,7 @@ impl Datagrams {
         self.peers.len()
     }
 
-    /// Returns the number of datagrams that wait for a connection's room.
+    /// Returns the number of datagrams that wait for a connection or its room.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.peers.values().map(|peer| peer.queue.len()).sum()
@@ -285,7 +286,7 @@ impl Datagrams {
             .map_or_else(Vec::new, |p| p.links.iter().filter(open).copied().collect())
     }
 
-    /// Moves the notices into the caller's array. `shown` keeps the bytes to which the events point.
+    /// Moves the notices into the caller's array until it is full. `shown` keeps the bytes to which the events point.
     pub fn show(&mut self, shown: &mut Vec<Vec<u8>>, events: &mut Events<'_>) {
         while events.room() > 0 {
             let Some(notice) = self.notices.pop_front() else { return };
@@ -322,7 +323,7 @@ impl Datagrams {
         }
     }
 
-    /// Replaces an earlier incoming connection of the same peer by a new one: the earlier connection has broken at the peer.
+    /// Ends the earlier incoming connections of a peer that has connected anew: they have broken at the peer.
     fn welcome(&mut self, net: &mut impl Links, key: &Rc<[u8]>) {
         for link in self.replaced_by(key) {
             self.lost(net, link, Status::Io, "the peer has connected anew");
@@ -339,7 +340,7 @@ impl Datagrams {
         self.close_unused(net, link);
     }
 
-    /// Finds a connection for a peer's queue: an existing one, or a new one.
+    /// Sends a peer's queue over an existing connection, or dials the peer. Removes a peer without a queue, connection and dial.
     fn serve(&mut self, net: &mut impl Links, key: &Rc<[u8]>) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         if peer.sending.is_none() {
@@ -493,7 +494,7 @@ impl Datagrams {
         link.phase == Phase::Open && net.is_quiet(at) && !busy
     }
 
-    /// Asks to close the least recently used connection if the limit is exceeded.
+    /// Asks to close the connection whose last use is the oldest, among those not in use, if the limit is exceeded.
     fn close_unused(&mut self, net: &mut impl Links, newest: u64) {
         if self.links.values().filter(|link| link.phase == Phase::Open).count() <= self.most {
             return;

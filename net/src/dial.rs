@@ -11,13 +11,14 @@ use crate::auth::{Dialler, Hello, Key, Refusal};
 use crate::routes::Route;
 use crate::sys::{self, Interest, Poller, Timer};
 
-/// The time limit of a connect while other routes remain. Three seconds are two lost SYNs.
+/// The time limit of a connect, and of the retries of a route, while other routes remain. Three seconds are two lost SYNs.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
-/// The first pause before a route is retried, and the longest.
+/// The mean of the first pause before a route is retried, and of the longest. A pause is random, from half of its mean to one and a
+/// half.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(80));
 
-/// The advice for unanswered packets: a running host answers packets to a closed port, if only with a refusal.
+/// The advice for unanswered packets. Without a firewall, a running host answers packets to a closed port with a refusal.
 const FIREWALL: &str = " (a firewall that drops what comes to that port, or the host is down: open the port there, or choose by \
                         TIELINE_TCP_PORTS ports that are open)";
 
@@ -32,7 +33,7 @@ pub enum Progress {
     Waiting,
     /// The dial is connected, and both sides have proven themselves. The stream is non-blocking.
     Done(TcpStream),
-    /// No route succeeded. The text has every route that was tried, with the reason for its failure.
+    /// No route succeeded. The text has every route with the reason for its failure.
     Failed(String),
 }
 
@@ -46,7 +47,7 @@ pub struct Dial {
     current: Option<Attempt>,
     /// The route of the current attempt.
     route: Option<Route>,
-    /// The number of times that the route's listener has closed without an answer, and the time of the first.
+    /// The number of retries of the route after its listener closed without an answer, and the time of the first such close.
     closed: (u32, Option<Instant>),
     /// The time of the next retry of the route.
     pause: Option<(Timer, Instant)>,
@@ -58,10 +59,11 @@ pub struct Dial {
     other_version: bool,
     /// Whether a listener had no room.
     busy: bool,
-    /// The number of routes that this side could not start: they say nothing about the peer.
+    /// The number of routes that this side could not start for lack of an address or a network: they say nothing about the peer.
     unusable: usize,
-    /// The number of routes without any answer of the host, and of those for which no time was left.
+    /// The number of routes without an answer, or on which the host was reported as unreachable.
     unanswered: usize,
+    /// The number of routes for which no time was left.
     untried: usize,
     /// The index of the failure that gets advice about firewalls, and the text. The failure is that of the last route without any
     /// answer, or else of the last route that was rejected.
@@ -89,12 +91,12 @@ struct Attempt {
     other_version: bool,
     /// Whether the listener reported that it has no room.
     busy: bool,
-    /// Whether the listener closed without an answer.
+    /// Whether the listener closed or reset the connection without an answer.
     turned_away: bool,
 }
 
 impl Dial {
-    /// Begins with the first route. Nothing is sent before the next call of [`Dial::advance`].
+    /// Starts to connect over the first route. The handshake begins with [`Dial::advance`].
     #[must_use]
     pub fn start(routes: Vec<Route>, key: Key, hello: Hello, deadline: Instant) -> Dial {
         let mut dial = Dial {
@@ -142,14 +144,14 @@ impl Dial {
         }
     }
 
-    /// Returns the number of routes that were started, plus the pauses before retries.
+    /// Returns the number of starts of routes, retries included, plus the number of pauses before retries.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempts
     }
 
-    /// Checks whether every usable route so far led to a running host without a listener for this target: the process has ended, or
-    /// has closed the target.
+    /// Checks whether every usable route so far led to a running host without a listener for this target. For example, its process
+    /// has ended.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.refusals > 0 && self.refusals + self.unusable == self.failures.len()
@@ -163,19 +165,19 @@ impl Dial {
         self.unanswered > 0 && silent == self.failures.len()
     }
 
-    /// Checks whether a reached listener does not know this side's secret, so a retry would fail with the same result.
+    /// Checks whether a reached listener reported a wrong proof. A retry there would fail with the same result.
     #[must_use]
     pub fn is_wrong_secret(&self) -> bool {
         self.wrong_secrets > 0
     }
 
-    /// Checks whether a reached listener has another version, so a retry would fail with the same result.
+    /// Checks whether a reached listener has another version. A retry there would fail with the same result.
     #[must_use]
     pub fn is_other_version(&self) -> bool {
         self.other_version
     }
 
-    /// Checks whether this process or the system had no descriptor left for a socket, so that the peer was not contacted.
+    /// Checks whether this process or the system had no descriptor left for the socket of a route.
     #[must_use]
     pub fn is_starved(&self) -> bool {
         self.starved
@@ -269,7 +271,7 @@ impl Dial {
         true
     }
 
-    /// Selects the failure that gets advice: a firewall may cause the next failure.
+    /// Gives advice to the failure that is recorded next, if it was unanswered or rejected.
     fn advise(&mut self, unanswered: bool, rejected: bool) {
         let at = self.failures.len();
         let knows = self.advice.is_some_and(|(_, words)| words == FIREWALL);
@@ -352,7 +354,7 @@ impl Dial {
         for (at, failure) in self.failures.iter().enumerate() {
             words.push_str(if at > 0 { "; " } else { "" });
             words.push_str(failure);
-            // The advice belongs to one failure only: a later refusal shows that there is no firewall.
+            // Only one failure gets advice.
             let advice = self.advice.filter(|(of, _)| *of == at);
             words.push_str(advice.map_or("", |(_, advice)| advice));
         }
@@ -426,7 +428,7 @@ impl Attempt {
                 Ok(count) => self.dialler.sent(count),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // The listener's last message before its close is still unread.
+                // The listener's last message before its close may be unread.
                 Err(_) => break,
             }
         }

@@ -63,7 +63,7 @@ fn a_dial_is_unanswered_where_no_route_led_to_an_answer() {
     assert!(!unanswered(0, 0, 0, 0) && !unanswered(0, 1, 1, 2) && !unanswered(1, 0, 0, 2));
 }
 
-/// A refusal on every usable route means that the process has ended. An address without an answer may still belong to the process.
+/// A refusal on every usable route counts as the end of the process. An address without an answer may still belong to the process.
 #[test]
 fn a_target_is_refused_where_no_other_route_failed_otherwise() {
     let refused = |refusals: usize, unusable: usize, failures: usize| {

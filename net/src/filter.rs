@@ -30,7 +30,7 @@ impl Filter {
     /// Parses a filter. An empty text allows everything.
     ///
     /// # Errors
-    /// The part that is neither a name, a glob nor a subnet, as text.
+    /// The reason why the text is no filter, as text.
     pub fn parse(text: &str) -> Result<Filter, String> {
         let text = text.trim();
         let (exclude, list) = match text.strip_prefix('^') {
@@ -59,12 +59,12 @@ impl Filter {
         self.items.is_empty()
     }
 
-    /// Checks whether the filter selects this address by name or subnet. A selected address is not ranked last.
+    /// Checks whether the filter selects this address by name or subnet. With a carrier, a selected address is not ranked last.
     pub(crate) fn asks_for(&self, interface: &str, ip: IpAddr) -> bool {
         !self.exclude && self.names(interface, ip)
     }
 
-    /// Returns the filter as the user wrote it.
+    /// Returns the filter as the user wrote it, without spaces around it.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
@@ -116,7 +116,7 @@ pub(crate) fn same_subnet(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
     }
 }
 
-/// Matches the whole of `text` against a glob: `*` stands for any characters, `?` for one.
+/// Matches the whole of `text` against a glob: `*` stands for any bytes, `?` for one.
 pub(crate) fn glob_matches(glob: &[u8], text: &[u8]) -> bool {
     // The vector marks the prefixes of the text that match the part of the glob read so far.
     let mut matched = vec![false; text.len() + 1];

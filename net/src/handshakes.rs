@@ -17,9 +17,9 @@ use crate::interfaces::local_addresses;
 use crate::options::{reset, stop_listening};
 use crate::sys::{self, Interest, Poller, Ready, Timer};
 
-/// The time for which no connection is accepted after the process ran out of descriptors.
+/// The time for which no connection is accepted after the system lacked resources for one.
 pub(super) const PAUSE: Duration = Duration::from_millis(200);
-/// The limit on connections accepted by one poll, so that a flood does not hold up the caller.
+/// The limit on connections that one poll accepts from one listener, so that a flood does not hold up the caller.
 const PER_POLL: usize = 64;
 const BACKLOG: i32 = 4096;
 
@@ -113,7 +113,7 @@ impl Handshakes {
         self.rearm(hub, now);
     }
 
-    /// Returns the number of handshakes, whether listeners are polled, and the watched events.
+    /// Returns the number of handshakes, whether listeners are watched, and the time to which the timer is set.
     #[cfg(test)]
     pub(super) fn state(&self) -> (usize, bool, Option<Instant>) {
         assert_eq!(self.pending.len(), self.admission.len());
@@ -128,7 +128,7 @@ impl Handshakes {
         }
     }
 
-    /// Closes a connection, also for a dialler whose connection a forked child holds a copy of.
+    /// Closes a connection, even if a forked child holds a copy of its socket.
     fn close(&mut self, hub: &Hub, token: u64) {
         if let Some(handshake) = self.remove(hub, token) {
             let _ = handshake.stream.shutdown(Shutdown::Both);
@@ -155,7 +155,7 @@ impl Handshakes {
         Some(handshake)
     }
 
-    /// Advances one handshake, and passes its connection to the target when the peer has proven itself.
+    /// Advances one handshake. When the peer has proven itself, passes the connection to the target, if the target admits it.
     fn advance(&mut self, hub: &Hub, token: u64) {
         let Some(handshake) = self.pending.get_mut(&token) else { return };
         match handshake.receive() {
@@ -218,7 +218,7 @@ impl Handshakes {
                         self.paused = Some(now + PAUSE);
                         return;
                     }
-                    Err(_) => {} // an error of the connection that was to be accepted
+                    Err(_) => {} // such as an error of the connection that was to be accepted
                 }
             }
         }
@@ -273,12 +273,12 @@ impl Handshakes {
         self.allowed.contains(&local)
     }
 
-    /// Checks whether listeners are polled.
+    /// Checks whether connections are accepted now.
     fn accepts(&self, now: Instant) -> bool {
         self.admission.accepts(now, || self.listeners.iter().any(sys::is_crowded))
     }
 
-    /// Closes the oldest connection when no descriptor is left. Returns `false` if no connection is past its time.
+    /// Closes the oldest connection to free a descriptor. Returns `false` if no connection is past its time.
     fn make_room(&mut self, hub: &Hub, now: Instant) -> bool {
         let oldest = self.admission.makes_room(now);
         if let Some(token) = oldest {
@@ -288,7 +288,7 @@ impl Handshakes {
         oldest.is_some()
     }
 
-    /// Watches the listeners only while a connection can be accepted, and sets the timer to the next event.
+    /// Watches the listeners only while a connection can be accepted, and sets the timer to the next deadline.
     fn rearm(&mut self, hub: &Hub, now: Instant) {
         let full = !self.accepts(now);
         if full || self.paused.is_some() {
@@ -350,7 +350,7 @@ impl Handshake {
         }
     }
 
-    /// Sends pending bytes. Returns `false` if the connection broke, or does not take even a greeting.
+    /// Sends pending bytes. Returns `false` if the connection broke, or does not take all of them now.
     fn flush(&mut self) -> bool {
         while !self.acceptor.output().is_empty() {
             match self.stream.write(self.acceptor.output()) {

@@ -1,4 +1,5 @@
-//! The listener for all users of a process. It accepts only peers that have proven knowledge of the key.
+//! A listener for several users, each with a mailbox. A mailbox gets only connections of peers that have proven knowledge of the
+//! key.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{SocketAddr, TcpStream};
@@ -21,8 +22,8 @@ use tieline_plugin_api::process::{Mark, PerProcess};
 #[path = "handshakes.rs"]
 mod handshakes;
 
-/// The limit on connections that wait for their target, which is raised to the number of expected processes. At the limit the
-/// dialler is refused.
+/// The limit on connections that wait for one target, which is raised to the number of expected processes. At the limit the dialler
+/// is refused.
 const MAILBOX_ROOM: usize = if cfg!(test) { 32 } else { 1024 };
 
 /// The settings of a hub.
@@ -38,7 +39,8 @@ pub struct Settings {
     pub cookie: Option<[u8; 16]>,
     /// The time limit of the handshake.
     pub handshake_timeout: Duration,
-    /// The number of processes that may connect concurrently, even from one address, besides a fixed reserve for others.
+    /// The number of processes that may connect concurrently, even from one address, besides a fixed reserve. For handshakes, at
+    /// most half of the descriptor limit counts.
     pub expected: usize,
 }
 
@@ -77,7 +79,7 @@ impl Settings {
 /// The listening addresses of a hub.
 #[derive(Clone, Copy, Debug)]
 pub enum Listen {
-    /// The hub listens on every address, IPv4 and IPv6, on a free port of a range.
+    /// The hub listens on every address, on a free port of a range for IPv4 and one for IPv6.
     Ports(Ports),
     /// The hub listens at one address and port only.
     At(SocketAddr),
@@ -88,9 +90,10 @@ pub enum Listen {
 pub struct Counters {
     /// The number of connections that were passed to their target.
     pub accepted: u64,
-    /// The number of connections without a good proof: scanners, garbage, another secret or version.
+    /// The number of connections without a good proof, such as scanners, garbage, another secret or version. Connections over an
+    /// interface that is not allowed count, too.
     pub unproven: u64,
-    /// The number of connections that did not complete the handshake in time.
+    /// The number of connections that were closed in their handshake: at its time limit, or to make room for another one.
     pub slow: u64,
     /// The number of connections that were closed without a handshake, because too many came at the same time.
     pub turned_away: u64,
@@ -129,7 +132,7 @@ pub struct Incoming {
 
 impl Incoming {
     /// Sends these bytes and ends the sending direction, without waiting. The method is meant for one answer to a dialler, on a
-    /// connection on which nothing was sent yet.
+    /// connection on which nothing was sent after the handshake.
     ///
     /// # Errors
     /// The connection is broken, or the kernel does not buffer all of the bytes.
@@ -149,8 +152,8 @@ impl Incoming {
     }
 }
 
-/// The listener of a process, which lives as long as it has an owner. Any thread may call [`Hub::poll`], which passes connections
-/// to the mailboxes of all users.
+/// A listener, which lives as long as it has an owner. Any thread may call [`Hub::poll`], which passes connections to the mailboxes
+/// of all users.
 #[derive(Debug)]
 pub struct Hub {
     local: Vec<LocalAddress>,
@@ -187,7 +190,7 @@ impl Hub {
     /// Opens a hub, which begins to listen.
     ///
     /// # Errors
-    /// The reason why listening is impossible, as text: no interface, no free port, no descriptors.
+    /// The reason why listening is impossible, as text, such as no interface, no free port or no descriptors.
     pub fn open(settings: &Settings) -> Result<Arc<Hub>, String> {
         let local = local_addresses(&settings.filter)?;
         let listeners = handshakes::listen(settings.listen)?;
@@ -289,8 +292,8 @@ impl Hub {
         lock(&self.targets).contains_key(target)
     }
 
-    /// Returns the number of unproven connections, if it should be reported: after the first, the second, the fourth and so on,
-    /// once for all users of the listener.
+    /// Returns the number of unproven connections, if it should be reported: after the first, and whenever the number has doubled.
+    /// One user of the listener gets it for all.
     #[must_use]
     pub fn unproven_to_report(&self) -> Option<u64> {
         let reported = self.counts.reported.load(Ordering::Relaxed);
@@ -303,7 +306,7 @@ impl Hub {
     }
 
     /// Returns the version of the last peer that was refused since the last call because its version is not
-    /// [`VERSION`](crate::VERSION). An old scan is therefore not reported for later peers.
+    /// [`VERSION`](crate::VERSION).
     #[must_use]
     pub fn take_other_version(&self) -> Option<u8> {
         let version = self.counts.other_version.swap(0, Ordering::Relaxed);
@@ -336,7 +339,8 @@ impl Hub {
     }
 }
 
-/// Returns the addresses at which the listeners can be reached: the allowed ones, each with the port of its family.
+/// Returns the addresses at which the listeners can be reached, at most [`Contact::MAX_ADDRESSES`]: the best allowed ones, with
+/// their ports.
 fn offered(local: &[LocalAddress], listeners: &[socket2::Socket]) -> Vec<ListenAddress> {
     let bound: Vec<SocketAddr> =
         listeners.iter().filter_map(|listener| listener.local_addr().ok()?.as_socket()).collect();
@@ -359,7 +363,7 @@ fn offered(local: &[LocalAddress], listeners: &[socket2::Socket]) -> Vec<ListenA
         .collect()
 }
 
-/// The connections for one user of the listener. Dropping the mailbox closes them.
+/// The connections for one user of the listener. Dropping the mailbox closes those that were not taken.
 #[derive(Debug)]
 pub struct Mailbox {
     hub: Arc<Hub>,
@@ -368,7 +372,7 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// Returns the next connection, if there is one. [`Hub::poll`] delivers them.
+    /// Returns the next connection, if there is one. [`Hub::poll`] delivers connections.
     #[must_use]
     pub fn take(&self) -> Option<Incoming> {
         let mut queue = lock(&self.slot.queue);
@@ -379,7 +383,7 @@ impl Mailbox {
         incoming
     }
 
-    /// Checks whether the mailbox is empty. Makes no system call.
+    /// Checks whether the mailbox is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         lock(&self.slot.queue).is_empty()
@@ -436,8 +440,8 @@ impl Drop for Mailbox {
     }
 }
 
-/// The one listener that all users of a process share. The first user opens the listener, and it closes with the last user. A
-/// forked child starts without one, since only the parent may accept connections of the parent's listener.
+/// A listener that the users of one `SharedHub` in a process share. The first user opens the listener, and it closes with the last
+/// user. A forked child starts without one, since only the parent may accept connections of the parent's listener.
 #[derive(Debug, Default)]
 pub struct SharedHub {
     hub: PerProcess<Mutex<Weak<Hub>>>,
@@ -450,7 +454,7 @@ impl SharedHub {
         SharedHub { hub: PerProcess::new() }
     }
 
-    /// Returns the listener, opened with `settings` if there is none.
+    /// Returns the listener, opened with `settings` if none is open.
     ///
     /// # Errors
     /// The errors of [`Hub::open`].

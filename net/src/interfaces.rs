@@ -19,8 +19,9 @@ pub struct LocalAddress {
     pub scope_id: u32,
     /// Whether the address is a loopback address.
     pub loopback: bool,
-    /// Whether the address is used only if no better one leads to the peer: interfaces without a carrier; also link-local addresses
-    /// and the bridges of containers and virtual machines, unless the user selected them by name.
+    /// Whether routes over the address are ranked last. This holds for interfaces without a carrier. Unless the filter selects
+    /// them, it also holds for link-local addresses and the usual bridges of containers and virtual machines (`docker*`, `virbr*`
+    /// and others).
     pub last_resort: bool,
     /// The maximum transmission unit in bytes; 0 if unknown.
     pub mtu: u32,
@@ -31,7 +32,7 @@ pub struct LocalAddress {
 /// Returns the addresses that `filter` allows, the best first: ordinary ones by speed, loopback, those of last resort.
 ///
 /// # Errors
-/// The reason why there is no such address, with the names of the existing interfaces.
+/// The reason why there is no such address, with up to 16 of the existing addresses.
 pub fn local_addresses(filter: &Filter) -> Result<Vec<LocalAddress>, String> {
     let all = sys::addresses().map_err(|error| format!("listing network interfaces: {error}"))?;
     let probe = UdpSocket::bind("0.0.0.0:0").or_else(|_| UdpSocket::bind("[::]:0")).ok();

@@ -1,5 +1,6 @@
-//! The common parts of connections over TCP: the choice of interfaces, the listener of a process, and the authenticating handshake.
-//! The providers `tcp`, `tcp-connect`, `ofi` and `verbs`, the bootstrap of jobs, the core and `tieline perf` use this crate.
+//! The common parts of connections over TCP: the choice of interfaces and routes, the listener, the authenticating handshake, and
+//! the datagrams of connectors ([`datagrams`]). [`touch`] copies from and to memory that may be unmapped. The providers `tcp`,
+//! `tcp-connect`, `ofi` and `verbs`, the bootstrap of jobs, the lookup of workers, the core and the tools use this crate.
 //!
 //! One side listens and publishes its contact, and the other side dials it:
 //!

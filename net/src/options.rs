@@ -1,4 +1,4 @@
-//! Values that users write, and the options of every connection.
+//! The ports that users allow, the size of the job, and the options of connections.
 
 use std::net::TcpStream;
 use std::os::fd::AsFd;
@@ -38,7 +38,7 @@ impl Ports {
         (self.first != 0).then(|| usize::from(self.last - self.first) + 1)
     }
 
-    /// Returns every port to try, from a start that differs between processes; only 0 if any port is allowed.
+    /// Returns every port to try, beginning at one that `start` selects; only 0 if any port is allowed.
     pub(crate) fn each(self, start: u32) -> impl Iterator<Item = u16> {
         let count = u32::from(self.last - self.first) + 1;
         (0..count).map(move |n| self.first + ((start % count + n) % count) as u16)
@@ -134,7 +134,7 @@ mod tests {
         assert!(socket.keepalive().expect("an option"));
         assert_eq!(socket.tcp_user_timeout().expect("an option"), Some(Duration::from_secs(20)));
         // The cases: the requested time, the time before the first probe, and the time without an answer to any probe. The last two
-        // together are the requested time, if it exceeds two probes of the minimum.
+        // together are the requested time, if it is at least 3 s.
         for (silence, first, then) in [(20, 10, 10), (8, 4, 4), (3, 1, 2), (2, 1, 2), (0, 1, 2)] {
             tune_for_streams(&stream, Duration::from_secs(silence));
             let every = socket.keepalive_interval().expect("an option");
@@ -154,7 +154,7 @@ mod tests {
         let words = "`0-5` is no range of ports: write 0 for any, or 20000-20100";
         assert_eq!(Ports::parse("0-5"), Err(words.into()));
         let range = Ports::parse("20000-20002").expect("a range");
-        // The result is the same for any start.
+        // Every start returns the same ports, in another order.
         for start in [2, 3, u32::MAX] {
             let mut each: Vec<u16> = range.each(start).collect();
             assert_eq!(each[0], 20000 + (start % 3) as u16);

@@ -22,9 +22,10 @@ pub struct Route {
     pub why: String,
 }
 
-/// Returns the routes to a contact, the best first: loopback within one network namespace, then by speed, and link-local addresses
-/// and container bridges last. The speed of a route is that of its slower end. Among equals, the same subnet comes before routes by
-/// the kernel's table, and IPv4 before IPv6.
+/// Returns at most 32 routes to a contact, the best first: those within this host and network namespace, then by speed. Routes to
+/// link-local addresses and from addresses of last resort ([`LocalAddress::last_resort`]) come last. The speed of a route is that
+/// of the slower of its ends whose speed is known. Among equals, the same subnet comes before routes by the kernel's table, and
+/// IPv4 before IPv6.
 ///
 /// # Errors
 /// The reason why there is no route, for each address.

@@ -1,5 +1,6 @@
-//! Kernel interfaces that neither std nor socket2 covers: interfaces, epoll, eventfd, timerfd, random bytes.
-#![allow(unsafe_code)] // the only file of the crate that calls libc
+//! Kernel interfaces that neither std nor socket2 covers: addresses and speeds of interfaces, socket options, the descriptor limit,
+//! epoll, eventfd, timerfd, random bytes.
+#![allow(unsafe_code)]
 
 use std::ffi::CStr;
 use std::io;
@@ -17,7 +18,7 @@ pub(crate) struct RawAddress {
     pub(crate) prefix: u8,
     pub(crate) scope_id: u32,
     pub(crate) up: bool,
-    /// Whether the link is up: a cable, a peer.
+    /// Whether the interface is running, or its link is up.
     pub(crate) carrier: bool,
     pub(crate) loopback: bool,
 }
@@ -66,7 +67,7 @@ fn ones(mask: IpAddr) -> u8 {
     count as u8 // at most 128 bits
 }
 
-/// Returns the address and scope in a socket address of the kernel; `None` for other families.
+/// Returns the address and scope in a socket address of the kernel; `None` for null and for other families.
 ///
 /// # Safety
 /// `address` is null or points to a socket address with the length of its family.
@@ -136,7 +137,7 @@ pub(crate) fn link(interface: &str, socket: BorrowedFd<'_>) -> (u32, Option<u32>
     (u32::try_from(mtu).unwrap_or(0), speed)
 }
 
-/// Returns the speed, which the kernel reports in two halves, the upper one first. An unknown speed is 0 or all ones.
+/// Returns the speed, which the kernel reports in two halves, the upper one first. An unknown speed is 0, 0xffff or all ones.
 fn speed_of(high: u16, low: u16) -> Option<u32> {
     let speed = u32::from(high) << 16 | u32::from(low);
     (speed != 0 && speed != u32::MAX && speed != 0xffff).then_some(speed)
@@ -175,8 +176,8 @@ pub(crate) fn limit_retransmission_pauses(socket: BorrowedFd<'_>, longest: Durat
     };
 }
 
-/// Checks whether the connections that wait at a listening TCP socket are a crowd, so that the kernel may soon drop new ones:
-/// [`CROWD`] connections, or a quarter of the socket's queue.
+/// Checks whether the connections that wait at a listening TCP socket are a crowd, so that the kernel may soon drop new ones. A
+/// crowd is [`CROWD`] connections, or a quarter of the socket's queue if that is less.
 #[must_use]
 pub fn is_crowded(listener: &impl AsRawFd) -> bool {
     // The buffer takes the first fields of tcp_info. For a listening socket, the last two numbers are the length of the queue and
@@ -262,11 +263,11 @@ impl Interest {
 /// A descriptor that became ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// The token with which the descriptor was added.
+    /// The token of the descriptor's last [`Poller::watch`].
     pub token: u64,
-    /// Whether the socket is readable, or the other side has closed.
+    /// Whether the descriptor is readable, or an error or hang-up was reported.
     pub readable: bool,
-    /// Whether the socket is writable, or the connection broke.
+    /// Whether the descriptor is writable, or an error or hang-up was reported.
     pub writable: bool,
 }
 
@@ -280,7 +281,7 @@ impl Poller {
     /// Creates an epoll instance.
     ///
     /// # Errors
-    /// The process is out of descriptors or memory.
+    /// No descriptor or memory is left.
     pub fn new() -> io::Result<Poller> {
         // SAFETY: the call takes no pointers.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -291,7 +292,7 @@ impl Poller {
     /// holds a copy, the kernel goes on to report its events.
     ///
     /// # Errors
-    /// The limit on watched descriptors is reached, or the descriptor is invalid.
+    /// The error of epoll_ctl(2), such as a limit on watched descriptors or an invalid descriptor.
     pub fn watch(&self, fd: RawFd, interest: Interest, token: u64) -> io::Result<()> {
         match self.control(libc::EPOLL_CTL_ADD, fd, interest, token) {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
@@ -364,14 +365,14 @@ impl Waker {
     /// Creates an eventfd.
     ///
     /// # Errors
-    /// The process is out of descriptors or memory.
+    /// No descriptor or memory is left.
     pub fn new() -> io::Result<Waker> {
         // SAFETY: the call takes no pointers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         own(fd).map(|fd| Waker { fd })
     }
 
-    /// Wakes the present or the next waiter. Any thread may call it.
+    /// Makes the eventfd readable, which wakes its waiters. Any thread may call this method.
     pub fn wake(&self) {
         let one = 1u64.to_ne_bytes();
         // SAFETY: the call writes eight bytes to an open descriptor. If the counter is full (2^64 - 1 wakes), it is readable
@@ -401,7 +402,7 @@ impl Timer {
     /// Creates a timer that is not set.
     ///
     /// # Errors
-    /// The process is out of descriptors or memory.
+    /// No descriptor or memory is left.
     pub fn new() -> io::Result<Timer> {
         // SAFETY: the call takes no pointers.
         let fd = unsafe {

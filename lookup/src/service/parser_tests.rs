@@ -15,7 +15,7 @@ fn good() -> [(&'static str, Vec<u8>); 5] {
     ]
 }
 
-/// Checks that a byte string is accepted or refused, and that a valid message is encoded again to the same bytes.
+/// Parses a byte string, and checks that a valid message is encoded again to the same bytes.
 fn feed(bytes: &[u8]) {
     if let Ok((1, token, Some(message))) = parse(bytes) {
         assert_eq!(encode(token, &message), bytes);

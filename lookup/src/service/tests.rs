@@ -266,7 +266,7 @@ fn private_data_of_a_kilobyte_passes_everywhere_and_a_byte_more_nowhere() {
         };
         assert_eq!(client.result(token).unwrap().unwrap(), answer);
     }
-    // A message of a peer that exceeds the bound is dropped.
+    // A message of a peer that exceeds the bound is an error, and has no effect.
     for (to_server, message) in [
         (true, Message::Ask { service: "store", private: &more }),
         (false, Message::Accepted { private: &more }),

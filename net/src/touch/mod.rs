@@ -8,7 +8,8 @@
 //! * up to `SHORT` bytes to the application: through a memory file that only this object has (`pread`);
 //! * a word from the application: through an event counter (`eventfd`); up to `PAGE` bytes: through a pipe;
 //! * longer copies in both directions: `process_vm_readv` and `process_vm_writev` of this process to itself;
-//! * a pipe for everything, if the system forbids the others.
+//! * if the system forbids one of these, the memory file for longer copies to the application, and a pipe for the others, in
+//!   pieces.
 
 mod sys;
 
@@ -21,5 +22,5 @@ pub struct Fault(pub usize);
 
 /// The longest copy to the application through the memory file, in bytes, which is also the length of that file.
 const SHORT: usize = 32 << 10;
-/// The longest copy from the application through the pipe, in bytes. The pipe holds this number of bytes.
+/// The longest copy through the pipe at a time, in bytes.
 const PAGE: usize = 4096;

@@ -31,7 +31,7 @@ impl Default for Touch {
     }
 }
 
-/// A memory file and its mapping, which no other process and no child has.
+/// A memory file and its mapping. A forked child does not inherit the mapping.
 #[derive(Debug)]
 struct File {
     fd: OwnedFd,
@@ -117,7 +117,7 @@ impl Touch {
     /// Copies bytes to the application's memory.
     ///
     /// # Errors
-    /// The offset of the first byte that is missing or not writable.
+    /// The offset of the first byte that is missing or not writable, or that could not be copied because a pipe could not be made.
     ///
     /// # Safety
     /// The application has provided these bytes for writing, for as long as they are mapped, and nothing else in this process uses
@@ -146,7 +146,7 @@ impl Touch {
     /// Copies bytes out of the application's memory.
     ///
     /// # Errors
-    /// The offset of the first byte that is missing or not readable.
+    /// The offset of the first byte that is missing or not readable, or that could not be copied because a pipe could not be made.
     ///
     /// # Safety
     /// The bytes were provided for reading; otherwise the contract is that of [`Touch::write`].
@@ -217,7 +217,7 @@ impl Touch {
     }
 
     /// Makes one copy between the application's memory, which the kernel accesses in this process, and the library's. Returns
-    /// `None` if the system forbids the copy.
+    /// `None` if the system forbids the copy, or lacks memory for it.
     ///
     /// # Safety
     /// The call may access both sides in its direction, the first side as long as it is mapped.

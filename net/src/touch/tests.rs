@@ -1,6 +1,6 @@
 use super::*;
 
-/// Three pages; the middle one is read-only and the last one is unmapped.
+/// Pages of memory: 20 writable ones, 20 read-only ones, and then unmapped ones.
 struct Pages(*mut u8);
 
 impl Pages {

@@ -1,9 +1,9 @@
 //! The records of libfabric that this provider uses, in the layout of API 1.17.
 //!
 //! The records are written by hand from `rdma/*.h` of libfabric 1.17. With `layout_tests.rs` a C compiler compares every size,
-//! offset and constant with the installed headers. Later versions only append to some records. Therefore the records that this
-//! provider makes have spare room after them (`spare`), which a newer library may read. This provider reads only the declared
-//! fields of records that the library makes.
+//! offset and constant with the headers, if they are installed. Later versions only append to some records. Therefore the
+//! attributes of queues and the records for their errors end with spare room (`spare`), which a newer library may use. This
+//! provider reads only the declared fields of records that the library makes.
 
 #![allow(non_camel_case_types)]
 

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Domain, Endpoint, Events, Interface, Packer, Posting, Revoked, Status};
 
-/// The number of the near side's endpoint: sides open in this order.
+/// The numbers of the two sides' endpoints: sides open in this order.
 const NEAR: usize = 0;
 const FAR: usize = 1;
 

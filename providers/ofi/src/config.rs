@@ -27,7 +27,7 @@ pub(crate) const MOST_EAGER: usize = 8 << 10;
 
 /// The smallest window, in bytes in flight to one peer, that any interface may be configured with.
 pub(crate) const LEAST_WINDOW: usize = 16 << 10;
-// The window holds two messages: while one is in flight another one can be sent.
+// The window has room for two of the longest messages without their heads.
 const _: () = assert!(LEAST_WINDOW >= 2 * MOST_EAGER);
 
 /// Every variable that this provider reads: its own and some of the core's.
@@ -101,7 +101,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     shared::FAILURE_TIMEOUT,
 ];
 
-/// The address format to prefer if a device has several addresses.
+/// The family of IP addresses that is used; addresses of another kind are always used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Any,
@@ -246,7 +246,7 @@ fn is_selection(list: &str) -> Result<(), String> {
     }
 }
 
-/// Lists libfabric's own variables that are set, because they change what libfabric offers.
+/// Lists libfabric's own variables that are set (`FI_*`), because they may change what libfabric offers.
 pub(crate) fn librarys_own(set: impl Iterator<Item = (OsString, OsString)>) -> Option<String> {
     let shown = |(name, value): (OsString, OsString)| {
         let name = name.into_string().ok().filter(|name| name.starts_with("FI_"))?;
@@ -335,7 +335,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 impl Settings {
-    /// Returns the defaults, with all devices admitted.
+    /// Returns settings for tests, which admit all devices.
     pub(crate) fn test_defaults() -> Settings {
         Settings {
             providers: String::new(),

@@ -21,7 +21,7 @@ use tieline_plugin_api::{
 /// The name of the module.
 pub const RDM: &str = "rdm";
 
-/// The listener of this process for peers that watch it.
+/// The provider's listener in this process, for peers that watch its interfaces.
 static HUB: SharedHub = SharedHub::new();
 
 /// An open domain.
@@ -29,7 +29,7 @@ pub struct OfiDomain {
     pub(crate) registry: Arc<Registry>,
     offer: Offer,
     settings: Settings,
-    /// Whether the completion queues of the domain have a descriptor to wait on.
+    /// Whether the completion queues of the domain have a descriptor that wakes a waiting process.
     waits: bool,
     /// The reason why the domain offers messages only although libfabric claims more.
     pub(crate) broken_promise: Option<String>,
@@ -46,7 +46,7 @@ impl OfiDomain {
             return Err(Failure::new(Status::NoDevice, format!("{}: {words}", offer.domain)));
         }
         let domain = load::keeping_signals(|| sys::Domain::open(&offer.info))?;
-        // Other providers have a descriptor that is only written while a thread polls (psm3; source: psmx3_cq.c).
+        // Other providers may have a descriptor that is only written while a thread polls (psm3; source: psmx3_cq.c).
         let wakes = ["tcp", "sockets", "verbs", "cxi", "efa"];
         let waits = wakes.contains(&core_name(&offer.provider))
             && sys::Cq::open(&domain, 64, true).is_ok_and(|cq| cq.fd().is_some());
@@ -60,8 +60,8 @@ impl OfiDomain {
         [FI_SOCKADDR_IN, FI_SOCKADDR_IN6].contains(&self.offer.info.address_format())
     }
 
-    /// Returns a priority below that of the native transports, also for devices that both drive. All are below 65, the lowest
-    /// priority within a host.
+    /// Returns the priority. For a device that tcp or the module rc of verbs also drives, it is below their priority. All are below
+    /// 65, the lowest priority within a host.
     fn priority(&self) -> u32 {
         match core_name(&self.offer.provider) {
             "cxi" | "efa" | "opx" => 55,

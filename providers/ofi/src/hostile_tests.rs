@@ -79,7 +79,7 @@ fn failed_receive_replaces_unreleased_buffer_and_receiving_continues() {
     }
     exchange(&mut near, &mut far, &endpoint, 100);
     assert_eq!(complaints(), [] as [String; 0]);
-    // The failures end: the interface fails in the end.
+    // After more failures than the limit, the interface fails.
     for _ in 0..100 {
         inject(FAR, &vec![4; 300_000]);
         far.poll();

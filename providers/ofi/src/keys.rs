@@ -1,10 +1,11 @@
 //! Remote keys.
 //!
-//! A packed key holds the range, the rights, a generation and the library's key. The library's key is one of:
+//! A packed key holds the range, the rights, a generation, the region's address modulo 8, and the library's key. The library's key
+//! is one of:
 //!
 //! * a number,
 //! * bytes that must first be mapped to a number (`FI_MR_RAW`),
-//! * one number for each interface, if registrations belong to interfaces.
+//! * one number, or such bytes, for each interface, if registrations belong to interfaces.
 //!
 //! A packed key is sealed with a random number of the owner's domain, which peers receive with an interface's address. The
 //! accessing side refuses these before it posts: malformed or altered bytes, a key of another domain, a range outside the region,

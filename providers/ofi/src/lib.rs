@@ -1,33 +1,35 @@
-//! Provider ofi: messages, puts and gets over any fabric that libfabric drives (Slingshot, EFA, Omni-Path and others).
+//! Provider ofi: messages, puts and gets over fabrics that libfabric drives (Slingshot, EFA, Omni-Path and others).
 //!
-//! Each device of a libfabric provider is one domain, for example `ofi:cxi:cxi0`, with one module:
+//! Each device in use of a libfabric provider is one domain, for example `ofi:cxi:cxi0`, with one module:
 //!
-//! * `rdm` connects *to an interface*. Messages land in receive buffers that hold many messages each. This provider's own credits
-//!   bound the messages (`engine`). libfabric does the puts and gets if its provider completes a put at the target.
+//! * `rdm` connects *to an interface*. Messages land in receive buffers, which hold many messages each except over `ofi_rxm` and IP
+//!   addresses. This provider's own credits bound the messages (`engine`). libfabric does the puts and gets if its provider
+//!   completes a put at the target.
 //!
 //! Guarantees:
 //!
-//! * libfabric is loaded only if the settings ask for it, or if there is hardware that only libfabric drives. Otherwise no file is
-//!   opened. The provider undoes what libfabric's constructors do to signals. A child process first tests whether a process
-//!   survives the loading.
+//! * libfabric is loaded only if the settings ask for it, or if there is hardware that only libfabric drives. Otherwise no file of
+//!   libfabric is opened. The provider undoes what libfabric's constructors do to signals. Unless the result is remembered, a child
+//!   process first tests whether a process survives the loading.
 //! * If a peer may hold a region's key, the region ends only when all connected peers have confirmed that no operation targets it
 //!   any more (`memory`). The owner does not wait longer than `TIELINE_FAILURE_TIMEOUT` for a peer that does not answer. The
 //!   reason: software providers check a key once, and may write after the registration has ended.
 //! * When an operation has completed or its endpoint is closed, the application owns its memory again, even if a peer is stalled.
+//!   The exception is a library that refuses to close its endpoint: it may still use the memory.
 //! * Unless `TIELINE_OFI_WATCH=off` is set, the death of a peer's process is reported, even to a process that only waits for that
-//!   peer. Kernels detect the death, which libfabric does not (`watch`).
-//! * Atomics are executed by the device and are never mixed with atomics of another executor (`atomics`).
+//!   peer. Kernels detect the death of an idle peer, which libfabric does not (`watch`).
+//! * Atomics are executed by libfabric's provider and are not mixed with atomics of another executor (`atomics`).
 //!
-//! Not supported: atomics that software executes while polling (the core's own are as good), gathered messages, and providers
-//! without `FI_MULTI_RECV`. `docs/libfabric.md` lists what was run on real libraries, what is tested with a simulated library, and
-//! what is untested.
+//! Not supported: gathered messages, and providers without `FI_MULTI_RECV`. Atomics that software executes while polling are used
+//! only if `TIELINE_OFI_TRUST` names `atomics` (the core's own are as good). `docs/libfabric.md` lists what was run on real
+//! libraries, what is tested with a simulated library, and what is untested.
 //!
 //! # The binding
 //!
-//! Records and constants are written by hand (`abi.rs`), and a test compares them with the installed headers. Nothing is linked.
-//! The crate `libfabric-sys` does not build. `ofi-libfabric-sys` requires headers of 2.x and links the library, so on a machine
-//! without libfabric the provider could not even be loaded to report its absence. `tests/yardstick` compares records and constants
-//! with `ofi-libfabric-sys`.
+//! Records and constants are written by hand (`abi.rs`), and a test compares them with the headers, if they are installed. Nothing
+//! is linked. The crate `libfabric-sys` does not build. `ofi-libfabric-sys` requires headers of 2.x and links the library, so on a
+//! machine without libfabric the provider could not even be loaded to report its absence. `tests/yardstick` compares records and
+//! constants with `ofi-libfabric-sys`.
 
 mod abi;
 mod address;
@@ -124,7 +126,7 @@ impl Ofi {
         Ok(offers)
     }
 
-    /// Reports the cost of loading, and each device that is left out.
+    /// Reports the cost of loading, libfabric's own settings, and each device that is left out.
     fn tell(&self, library: &load::Library, offers: &Offers) {
         let signals = match library.signals.len() {
             0 => String::new(),

@@ -1,9 +1,10 @@
 //! Loads libfabric, and only on request, because its constructors and those of its dependencies take time, install signal handlers
 //! and keep descriptors open.
 //!
-//! Functions that take records are looked up by the symbol version that has the layouts of `abi.rs` (`FABRIC_1.3`, which API 1.17
-//! still has). A newer library translates the records passed through that version. The records that the library returns begin with
-//! these layouts. Everything else is called through the library's tables, as the inline functions of its headers do (`sys.rs`).
+//! The functions that take `fi_info` are looked up by the symbol version that has the layouts of `abi.rs` (`FABRIC_1.3`, which API
+//! 1.17 still has). A newer library translates the records passed through that version. The records that the library returns begin
+//! with these layouts. Apart from `fi_fabric` and `fi_version`, everything else is called through the library's tables, as the
+//! inline functions of its headers do (`sys.rs`).
 
 #![allow(unsafe_code)]
 
@@ -53,7 +54,7 @@ impl Signals {
         Signals((1..=64).filter_map(of).collect())
     }
 
-    /// Restores every disposition that has changed since the record was made, and returns the signals concerned.
+    /// Restores every disposition whose handler or flags have changed since the record was made, and returns the signals concerned.
     fn restore(&self) -> Vec<c_int> {
         let now = Signals::now();
         let changed = self.0.iter().zip(&now.0).filter(|(old, new)| {
@@ -89,7 +90,8 @@ pub(crate) fn keeping_signals<T>(act: impl FnOnce() -> T) -> T {
 
 /// Returns the library of that name; the first call loads it.
 ///
-/// # Errors The file is missing, the library is too old, or its trial failed.
+/// # Errors
+/// The file cannot be loaded, the library is too old, its trial failed, or this is a forked child whose parent has loaded it.
 #[cfg(not(test))]
 pub(crate) fn library(name: &str) -> Result<&'static Library, Failure> {
     real(name)

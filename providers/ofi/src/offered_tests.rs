@@ -1,4 +1,4 @@
-//! Tests of the attributes of a domain over each provider of libfabric.
+//! Tests of the attributes of a domain over several providers of libfabric.
 
 use crate::Ofi;
 use crate::abi::{FI_MR_HMEM, FI_MR_LOCAL, FI_SOCKADDR_IN, FI_SOCKADDR_IN6};

@@ -203,7 +203,7 @@ fn same<T: PartialEq + core::fmt::Debug>(
     }
 }
 
-/// Returns the file of Debian's library; below, of the newer one.
+/// Returns the file of Debian's library.
 fn debian() -> Result<String, String> {
     Ok("libfabric.so.1".into())
 }

@@ -1,9 +1,8 @@
-//! The trial that verifies claims of a libfabric provider once for each device, before this provider advertises them. A put that
-//! completes must be in the target's memory (`FI_DELIVERY_COMPLETE`), and atomics must have the effect of their names. `net` of
-//! 1.17 claims both and does neither.
+//! The trial that verifies claims of a libfabric provider for each device before this provider advertises them, unless they are
+//! trusted. A put that completes must be in the target's memory (`FI_DELIVERY_COMPLETE`), and atomics must have the effect of their
+//! names. `net` of 1.17 claims both and does neither.
 //!
-//! Two interfaces do puts and gets within this process. They belong to separate domains, so that neither makes progress for the
-//! other.
+//! Two interfaces of one process do puts and gets. They belong to separate domains, so that neither makes progress for the other.
 
 use crate::atomics::{self, Masks};
 use crate::config::Settings;
@@ -21,7 +20,7 @@ use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access, op_fla
 
 /// The time limit for a connection, and for operations that must complete.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 5 });
-/// The time within which an operation must not complete, because its target has made no progress.
+/// The time after a post in which the target makes no progress: a put that completes meanwhile must be in memory, too.
 const AT_ONCE: Duration = Duration::from_micros(if cfg!(test) { 100 } else { 5000 });
 
 /// The maximum number of trials of a device that has not completed everything in time: the cause may be a busy host.
@@ -67,7 +66,7 @@ impl Found {
 /// The trial results of this process.
 static TRIED: Tried = Tried::new();
 
-/// Returns the features to advertise. The first call in this process runs the trial.
+/// Returns the features to advertise. Runs the trial, unless this process already has a sure result or has tried [`TRIALS`] times.
 pub(crate) fn found(offer: &Offer, settings: &Settings) -> Found {
     // Tests change the behaviour of the simulated library, so their results are not shared.
     if cfg!(test) { Tried::new().found(offer, settings) } else { TRIED.found(offer, settings) }
@@ -131,13 +130,13 @@ impl Tried {
     }
 }
 
-/// The providers that have moved data without harm to the process, in every release that is known. All others are first tried in a
-/// child. With verbs;ofi_rxm a child would find nothing: `fi_getinfo` has opened the device, and the kernel accepts commands of its
-/// opener only (observed: EACCES over soft RoCE).
+/// The providers that have moved data without harm to the process, in every release that is known. Others are first tried in a
+/// child, unless their claims are trusted. With verbs;ofi_rxm a child would find nothing: `fi_getinfo` has opened the device, and
+/// the kernel accepts commands of its opener only (observed: EACCES over soft RoCE).
 const PROVEN: &[&str] = &["tcp", "tcp;ofi_rxm", "sockets", "verbs;ofi_rxm"];
 
 fn is_proven(offer: &Offer) -> bool {
-    // Most tests concern something else.
+    // The trial in a child is the subject of few tests.
     let played = cfg!(test) && core_name(&offer.provider) == "played";
     played || PROVEN.contains(&offer.provider.as_str())
 }

@@ -52,7 +52,8 @@ fn explained(why: Failure, code: c_int, domain: &Domain) -> Failure {
 
 /// Closes an object of the library.
 ///
-/// # Safety A live object of the library that nothing uses any more.
+/// # Safety
+/// `fid` is a live object of the library that nothing uses any more.
 pub(crate) unsafe fn close(fid: *mut fid) -> c_int {
     // SAFETY: the caller guarantees a live object, which begins with its table.
     unsafe { ((*(*fid).ops).close)(fid) }
@@ -223,7 +224,7 @@ pub(crate) struct Ep {
     pub(crate) raw: *mut fid_ep,
     enabled: bool,
     shut: AtomicBool,
-    /// Whether the library has refused to close the object.
+    /// Whether the library has refused to close the object, or the object cannot be closed safely.
     stays: AtomicBool,
     pub(crate) cq: ManuallyDrop<Cq>,
     pub(crate) av: ManuallyDrop<Av>,

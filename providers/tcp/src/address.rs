@@ -12,9 +12,10 @@ pub(crate) fn pack(contact: &Contact) -> Vec<u8> {
     [&[VERSION][..], &contact.pack()].concat()
 }
 
-/// Parses the output of [`pack`], and returns the rest. The bytes come from a peer, so every byte is checked.
+/// Parses the output of [`pack`], and returns the rest. The bytes come from a peer, so malformed ones are an error.
 ///
-/// # Errors The bytes are invalid, or the peer uses another frame version.
+/// # Errors
+/// The bytes are invalid, or the peer uses another frame version.
 pub(crate) fn parse(bytes: &[u8]) -> Result<(Contact, &[u8]), String> {
     match bytes.split_first() {
         Some((&VERSION, rest)) => Ok(Contact::parse_prefix(rest)?),

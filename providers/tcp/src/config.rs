@@ -5,7 +5,7 @@ use std::time::Duration;
 use tieline_plugin_api::config::{Value, shared};
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
 
-/// The maximum number of connections that one poll reads.
+/// The maximum number of connections that a poll reads in each of its two rounds.
 pub(crate) const MOST_VISITS: usize = 64;
 /// The maximum number of streams between two endpoints.
 pub(crate) const MAX_STREAMS: usize = 8;
@@ -120,7 +120,7 @@ impl Settings {
         self.rails.unwrap_or(interfaces).clamp(1, interfaces.max(1))
     }
 
-    /// Checks whether an endpoint with this number of streams keeps sent data until it is acknowledged.
+    /// Checks whether this side requires that an endpoint with this number of streams keeps sent data until it is acknowledged.
     pub(crate) fn retains(&self, streams: usize) -> bool {
         match self.reconnect {
             Reconnect::Auto => streams > 1,

@@ -1,5 +1,5 @@
-//! A connection: the shared state of an endpoint of this side and an endpoint of the peer. This file posts operations; `send.rs`
-//! writes, `receive.rs` reads, `link.rs` dials, `life.rs` ends the connection.
+//! A connection: the state of an endpoint, which is connected to an endpoint of the peer. This file submits frames and posts
+//! flushes; `send.rs` writes, `receive.rs` reads, `deliver.rs` delivers frames, `link.rs` dials, `life.rs` ends the connection.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -19,8 +19,8 @@ use crate::shared::Shared;
 use crate::sys;
 use crate::window::Window;
 
-/// The number of short messages between two polls that are sent immediately, each with its own system call. Later messages are
-/// gathered and sent by the next poll, or earlier if there are many.
+/// The number of a connection's short messages between two polls that are sent immediately, each with its own system call. Later
+/// messages are gathered and sent by the next poll, or earlier if there are many.
 const AT_ONCE: u32 = 4;
 const SHORT: usize = 512;
 const GATHERED: usize = 16 << 10;
@@ -38,7 +38,7 @@ pub(crate) enum Phase {
     Failed(Status),
 }
 
-/// The contents of the peer's endpoint address.
+/// The parts of the peer's endpoint address that are kept.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) contact: Contact,
@@ -48,7 +48,7 @@ pub(crate) struct Peer {
 
 /// A connection, shared by its endpoint and its interface.
 pub(crate) struct Conn {
-    /// The number that identifies the connection within its interface's address.
+    /// The number that identifies the connection at its interface.
     pub(crate) id: u64,
     pub(crate) index: u32,
     /// The state, borrowed by one call of the endpoint or the interface at a time. No borrow is held while the application packs a
@@ -75,7 +75,7 @@ pub(crate) struct ConnectionState {
     pub(crate) ack_owed: u32,
     pub(crate) ack_bytes: usize,
     pub(crate) ack_round: u64,
-    /// The stream on which the last frame arrived.
+    /// The stream on which data last arrived.
     pub(crate) ack_stream: usize,
     /// The time at which data last arrived, on any stream.
     pub(crate) last_received_ms: u64,
@@ -92,7 +92,7 @@ pub(crate) struct ConnectionState {
     pub(crate) since: Instant,
     pub(crate) gone_since: Option<Instant>,
     pub(crate) last_words: String,
-    /// The last attempt to connect found no descriptor left in this process or this system.
+    /// Whether the last attempt to connect found no descriptor left in this process or this system.
     pub(crate) starved: bool,
     pub(crate) goodbye_sent: bool,
     unflushed: bool,
@@ -176,7 +176,7 @@ impl ConnectionState {
         if barred { Err(Status::Again) } else { Ok(()) }
     }
 
-    /// Sends a frame with a copied payload, immediately if the kernel takes it.
+    /// Sends a frame, straight to the kernel or as a copy in the outbox.
     #[inline]
     pub(crate) fn submit(
         &mut self,
@@ -207,7 +207,7 @@ impl ConnectionState {
         self.burst > AT_ONCE && self.outbox.waiting() < GATHERED
     }
 
-    /// Checks whether frames can go straight to the kernel: one stream, nothing kept and nothing queued.
+    /// Checks whether frames can go straight to the kernel: one stream, and nothing is kept, queued or reserved.
     #[inline]
     fn is_quick(&self) -> bool {
         !self.outbox.retains()
@@ -306,7 +306,7 @@ impl ConnectionState {
         Ok(())
     }
 
-    /// Sends a message gathered from pieces.
+    /// Sends a message whose payload is in pieces.
     pub(crate) fn submit_pieces(
         &mut self,
         id: u32,

@@ -1,15 +1,15 @@
-//! The choice of a stream's connection if both sides dial at the same time. This module is pure.
+//! The choice of a stream's connection, even if both sides dial at the same time. This module is pure.
 //!
-//! The side with the lower address (the lower side) decides. It sends `Start` on exactly one connection. The other side uses the
-//! connection on which `Start` arrives, and closes all others. The lower side holds a connection that the upper side dialled in
-//! reserve while its own dial is in progress, and uses the reserve if that dial fails.
+//! The side with the lower address (the lower side) decides. In each round of a stream, it sends `Start` on one connection. The
+//! other side uses the connection on which `Start` arrives, and closes all others. While its own dial is in progress, the lower
+//! side holds a connection that the upper side dialled in reserve. It uses the reserve if that dial fails or takes too long.
 
 /// The treatment of an incoming connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// Close the connection: it is from an earlier round of the stream.
+    /// Close the connection: it is from another round of the stream.
     Refuse,
-    /// Keep the connection: the lower side in reserve, the upper side until data arrives on it.
+    /// Keep the connection: the lower side in reserve, the upper side until one of them is chosen.
     Keep,
     /// Send `Start` on the connection and use it, instead of the previous one.
     Start,

@@ -13,7 +13,8 @@ use crate::stream::Broke;
 use crate::window::Verdict;
 
 impl ConnectionState {
-    /// Records a frame that has arrived completely: delivers it if it is the next one, otherwise holds it.
+    /// Records a frame that has arrived completely: delivers it if it is the next one, holds it if it is early, and drops a
+    /// duplicate.
     pub(crate) fn arrived(&mut self, seq: u32, item: Item, len: usize) -> Result<(), Malformed> {
         self.ack_owed += 1;
         self.ack_bytes += len;
@@ -30,7 +31,8 @@ impl ConnectionState {
         }
     }
 
-    /// Delivers the held frames that are in order. Returns `false` if the event array is full.
+    /// Delivers the held frames that are in order. Returns `false` if the event array is full, or too many events wait for a
+    /// notification.
     pub(crate) fn drain(
         &mut self,
         shared: &Shared,
@@ -209,7 +211,7 @@ impl ConnectionState {
     fn end_put(&mut self, put: &PutOp, result: Result<(), Refused>) -> Result<(), Malformed> {
         let sent = !put.bulk || self.outbox.end_put(put.number);
         let result = result.and(put.missing.map_or(Ok(()), Err));
-        // The put completes in any case. If the peer lied, the operation fails, and so does the endpoint.
+        // A pending put completes in any case. If the peer lied, the put fails, and so does the endpoint.
         if let Some(cookie) = put.cookie {
             self.shared.ended(cookie, if sent { result } else { Err(Status::BadData.into()) });
         }

@@ -18,7 +18,7 @@ use crate::regions::{KEY_LEN, Region, Regions, random};
 /// The name of the domain's only module.
 pub(crate) const MODULE: &str = "stream";
 
-/// The listener of this process.
+/// The provider's listener in this process.
 static HUB: SharedHub = SharedHub::new();
 
 /// An open domain.
@@ -128,7 +128,7 @@ impl Domain for TcpDomain {
 mod tests {
     use super::*;
 
-    /// The core chooses by cost: a class without a cost would always be chosen.
+    /// The core chooses by cost: a class without a cost would look free.
     #[test]
     fn each_class_that_the_module_serves_has_its_cost_and_atomics_have_none() {
         let costs = costs();

@@ -1,4 +1,4 @@
-//! An endpoint: the application's handle of a connection.
+//! An endpoint: the core's handle of a connection.
 
 use std::rc::Rc;
 
@@ -52,7 +52,7 @@ impl StreamEndpoint {
         (streams, self.shared.settings.retains(streams))
     }
 
-    /// Posts a put with its notification.
+    /// Posts a put, with its notification if there is a `word`.
     fn post_put(&self, key: &Key, op: &RmaOp<'_>, word: Option<u32>) -> Posted {
         let mut inner = self.conn.inner.borrow_mut();
         inner.ready()?;
@@ -83,8 +83,8 @@ impl StreamEndpoint {
             });
         }
         let local = op.flags & op_flags::REMOTE_COMPLETION == 0;
-        // The caller owns copied data again on return. Data that is sent in place belongs to the caller again when the kernel has
-        // read it.
+        // The caller owns copied data again on return. Data that is sent in place belongs to the caller again when it is not sent
+        // any more.
         let cookie = (bulk || !local).then_some(op.cookie);
         let ops = inner.ops();
         ops.last_put = number;

@@ -6,8 +6,8 @@
 //!  `------------------------- every frame ------------------------' `------- PUT and GET: the key ---------'
 //! ```
 //!
-//! The sums do not protect against forgers. They end a stream immediately if its bytes were damaged. Without them, a changed
-//! length, kind or number would let a peer wait for ever. Payloads have no sums: TCP's and the link's own checksums protect them.
+//! The sums do not protect against forgers. A head with a wrong sum ends its stream immediately. Without the sums, a changed
+//! length, kind or number could let a peer wait for ever. Payloads have no sums: TCP's and the link's own checksums protect them.
 
 use tieline_plugin_api::Status;
 
@@ -66,21 +66,23 @@ kinds! {
     Flush = 8;
     /// The answer to every flush up to `number`.
     FlushDone = 9;
-    /// An acknowledgement: `ack`, and in `number` the highest sequence number seen. The frame itself has no sequence number.
+    /// An acknowledgement: `ack`, and in `number` the sequence number after the highest one seen. The frame itself has no sequence
+    /// number.
     Ack = 10;
     /// The last frame: the endpoint was closed in an orderly way.
     Goodbye = 11;
     /// The first frame on a stream, from the side with the lower address: this connection is the chosen one. `word` counts the
     /// connections that this stream has had. The frame has no sequence number.
     Start = 12;
-    /// The answer instead of `Start` if the endpoint does not exist any more. The frame has no sequence number.
+    /// The answer instead of `Start` if the dialled endpoint does not exist, or is not connected to the dialler. The frame has no
+    /// sequence number.
     Gone = 13;
-    /// The notification `word` of put `number`, whose last piece came immediately before; ignored if the put was refused.
+    /// The notification `word` of put `number`, after the put's last piece and before a later put; ignored if the put was refused.
     Notified = 14;
 }
 
 impl Kind {
-    /// Checks whether a frame of this kind has a sequence number, is kept in order, and is sent again when a stream breaks.
+    /// Checks whether a frame of this kind has a sequence number.
     pub(crate) fn is_sequenced(self) -> bool {
         !matches!(self, Kind::Ack | Kind::Start | Kind::Gone)
     }
@@ -107,13 +109,14 @@ pub(crate) struct Head {
     /// The length of the payload.
     pub(crate) len: u32,
     pub(crate) seq: u32,
-    /// The sequence number before which all frames have arrived at the sender of this frame.
+    /// The sequence number before which the sender of this frame has delivered all frames; unused in a session that does not
+    /// retain.
     pub(crate) ack: u32,
     pub(crate) number: u32,
     pub(crate) word: u64,
 }
 
-/// The region and the range of a put or get.
+/// The key of a put or get, and its total length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyPart {
     pub(crate) domain: u64,
@@ -281,7 +284,7 @@ fn sum(bytes: &[u8; HEAD]) -> u32 {
         let product = u128::from(a) * u128::from(b);
         product as u64 ^ (product >> 64) as u64
     };
-    // The constants are odd and have bits throughout. The halves are independent, so the processor computes them in parallel.
+    // The constants are odd and have bits throughout. The halves are independent, so the processor can compute them in parallel.
     let first = fold(word(0) ^ 0x9e37_79b9_7f4a_7c15, word(8) ^ 0xc2b2_ae3d_27d4_eb4f);
     let second = fold(
         u64::from(u32_at(bytes, 16)) ^ 0x1656_67b1_9e37_79f9,

@@ -5,7 +5,7 @@ use crate::sys::Piece;
 use crate::regions::Pin;
 use crate::sys;
 
-/// The maximum number of pieces and of bytes of one system call.
+/// The numbers of pieces and of bytes from which on no further frame is gathered.
 const MOST_PIECES: usize = 64;
 const MOST_BYTES: usize = 512 << 10;
 

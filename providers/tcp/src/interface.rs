@@ -20,7 +20,7 @@ use crate::probe::Token;
 use crate::regions::Regions;
 use crate::shared::{HUB, MAILBOX, Shared, TIMER};
 
-/// The sleep between checks of the peers' kernels while an interface closes.
+/// The longest sleep between checks of the peers' kernels while an interface closes.
 const CLOSING_NAP: Duration = Duration::from_millis(1);
 
 /// The module `stream`, opened for one worker.
@@ -140,7 +140,7 @@ impl Interface for StreamInterface {
         let mut state = self.state.borrow_mut();
         let id = crate::regions::random()?;
         if state.by_id.contains_key(&id) {
-            return Err(Status::Again.into()); // the chance is one in 2^64
+            return Err(Status::Again.into()); // two equal random numbers
         }
         let index = match state.free.pop() {
             Some(index) => index,

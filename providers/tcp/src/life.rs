@@ -19,7 +19,8 @@ use crate::window::Window;
 const LINGER: Duration = Duration::from_secs(5);
 
 impl ConnectionState {
-    /// Fails the connection: every pending operation completes with the status, then the endpoint's failure is reported.
+    /// Fails the connection. Unless the endpoint is closed, every pending operation completes with the status, then the endpoint's
+    /// failure is reported.
     pub(crate) fn fail(&mut self, status: Status, text: &str) {
         if matches!(self.phase, Phase::Failed(_)) {
             return;
@@ -35,7 +36,7 @@ impl ConnectionState {
         self.call_attention();
     }
 
-    /// Releases all resources except the connection's number in the interface.
+    /// Releases the streams, dials, operations and buffers.
     pub(crate) fn release(&mut self) {
         for number in 0..self.links.len() {
             self.drop_stream(number);
@@ -73,7 +74,7 @@ impl ConnectionState {
         self.call_attention();
     }
 
-    /// Sends a goodbye after all pending data, and ends the sending direction once the goodbye is written.
+    /// Sends a goodbye after all pending data, and ends the sending direction once the outbox is empty.
     pub(crate) fn finish(&mut self) {
         if !self.goodbye_sent && self.outbox.has_room_for_answer() {
             let mut head = Head::bare(Kind::Goodbye, 0, 0);
@@ -97,8 +98,8 @@ impl ConnectionState {
         self.links.iter().filter_map(|link| link.stream.as_ref()).any(|s| s.leads_to_itself())
     }
 
-    /// Checks whether all data that was sent before closing has reached the peer's kernel. If a socket with unread received data is
-    /// closed, it sends a reset and drops the data that is still in the kernel of this side.
+    /// Checks whether no data that was sent before closing must still reach the peer's kernel. If a socket with unread received
+    /// data is closed, it sends a reset and drops the data that is still in the kernel of this side.
     pub(crate) fn has_handed_over(&self) -> bool {
         let acknowledged = || {
             let mut streams = self.links.iter().filter_map(|link| link.stream.as_ref());
@@ -246,7 +247,7 @@ impl ConnectionState {
         }
     }
 
-    /// Closes a stream that delays the others.
+    /// Closes a stream that delays the others, if the peer answers on them. Fails the connection if its session is lost.
     pub(crate) fn tend_stall(&mut self) {
         if self.outbox.is_lost() {
             let text =
@@ -275,7 +276,7 @@ impl ConnectionState {
         self.ask_others(suspect);
     }
 
-    /// Requests a sign of life from the peer on every stream except one.
+    /// Requests a sign of life from the peer on the other streams.
     fn ask_others(&mut self, suspect: usize) {
         let mut head = Head::bare(Kind::Ack, self.window.highest(), ANSWER);
         head.ack = self.window.expected();
@@ -288,13 +289,13 @@ impl ConnectionState {
         }
     }
 
-    /// Takes a connected stream into use and sends the data that waits.
+    /// Takes a connected stream into use. The next poll sends the data that waits.
     pub(crate) fn stream_up(&mut self, number: usize, stream: Stream) {
         self.drop_stream(number);
         self.shared.streams.set(self.shared.streams.get() + 1);
         self.shared.watch_stream(&stream, self.index, number);
         self.links[number].stream = Some(Box::new(stream));
-        // If this stream breaks, possibly nothing has arrived on it.
+        // The stream may break before anything arrives on it.
         self.last_received_ms = self.shared.now_ms();
         self.gone_since = None;
         if self.phase == Phase::Linking {

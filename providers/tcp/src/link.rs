@@ -23,7 +23,7 @@ const RESERVE_TIMEOUT: Duration = Duration::from_millis(500);
 const BACKOFF: Duration = Duration::from_millis(50);
 /// The time without a listener at the peer's addresses after which the peer is considered dead.
 const GONE: Duration = Duration::from_secs(1);
-/// The maximum number of connections that are kept for one stream until one is chosen.
+/// The number of connections for one stream at which the upper side closes the oldest one to keep another one of the peer.
 const MAX_STANDBYS: usize = 4;
 /// The maximum number of connections that are kept before the peer's address is known.
 pub(crate) const MAX_EARLY: usize = 4 * crate::config::MAX_STREAMS;
@@ -120,20 +120,20 @@ impl Link {
         shared.poller.forget(standby.socket.as_raw_fd());
     }
 
-    /// Closes all of them.
+    /// Closes all connections that were not used.
     fn close_standbys(&mut self, shared: &Shared) {
         while !self.standbys.is_empty() {
             self.close_standby(0, shared);
         }
     }
 
-    /// Closes everything but the stream.
+    /// Ends the dial, and closes the connections that were not used.
     pub(crate) fn close(&mut self, shared: &Shared) {
         self.end_dial(shared);
         self.close_standbys(shared);
     }
 
-    /// The stream is gone: schedules the next dial.
+    /// Schedules the next dial, after the stream broke.
     pub(crate) fn broke(&mut self, now: Instant) {
         self.failures = 0;
         self.dial_at = Some(if self.crossing.is_lower() { now } else { now + DIAL_DELAY });
@@ -360,7 +360,7 @@ impl ConnectionState {
         }
     }
 
-    /// Starts the dials that are due, and times out those that have taken too long.
+    /// Starts and advances the dials, and fails a connection that has been without a stream for too long.
     pub(crate) fn tend_links(&mut self, now: Instant) {
         for number in 0..self.links.len() {
             self.drop_dead_reserve(number);
@@ -405,7 +405,7 @@ impl ConnectionState {
         if !link.crossing.is_lower() || link.standbys.is_empty() {
             return;
         }
-        // The upper side sends nothing before `Start`, so any readable data is the end of the connection.
+        // The upper side sends nothing before `Start`, so readable data means the end of the connection.
         link.standbys.retain_mut(|standby| {
             let fd = standby.socket.as_raw_fd();
             let is_open = matches!(sys::receive(fd, &mut standby.head),
@@ -467,7 +467,7 @@ impl ConnectionState {
     }
 }
 
-/// Notifies a dialler that the endpoint does not exist (any more).
+/// Notifies a dialler that the endpoint does not exist, or is not connected to the dialler.
 pub(crate) fn turn_away(socket: &OwnedFd) {
     let _ = sys::send(socket.as_raw_fd(), &Head::bare(Kind::Gone, 0, 0).pack());
 }

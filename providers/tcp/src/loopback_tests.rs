@@ -162,7 +162,7 @@ fn rma(sides: &mut [Side; 2], put: bool, key: &Key, memory: &mut [u8], offset: u
     assert_eq!(posting, Posting::Pending);
 }
 
-/// Returns the bytes that encode their position.
+/// Returns `len` bytes that `seed` determines.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut out = vec![0; len];

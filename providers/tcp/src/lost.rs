@@ -1,6 +1,6 @@
-//! The explanation of a stream that broke without acknowledgements: the host is down, or the route passes small packets and drops
-//! large ones. The kernel's reports do not distinguish the two, so a probe sends small packets to the host meanwhile. The text
-//! contains only what the probe proves, because operators act on the text.
+//! The explanation of a stream that broke without acknowledgements. For example, the host is down, or the route passes small
+//! packets and drops large ones. The kernel's reports do not distinguish these causes, so a probe sends small packets to the host
+//! meanwhile. The text names the causes that fit the probe's result, because operators act on the text.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::silence::Unacknowledged;
 use crate::stream::{Broke, Stream};
 use crate::sys;
 
-/// Describes a stream on which nothing has been acknowledged for `silent`. `tried` is the time of the last retransmission.
+/// Describes a stream on which nothing has been acknowledged for `silent`. `tried` is the time at which data was last sent.
 pub(crate) fn silent(
     stream: &Stream,
     silent: Duration,
@@ -56,9 +56,9 @@ enum Found<'a> {
     Nowhere(&'a str),
     /// This host has lost its own address of the connection.
     NoAddress,
-    /// The host answers, and nothing was retransmitted since.
+    /// The host answers, and nothing was sent since.
     AnswersAgain,
-    /// The host answers, and later retransmissions were lost.
+    /// The host answers, and data that was sent later is not acknowledged.
     Answers,
 }
 
@@ -87,7 +87,7 @@ fn cause(
             "the host answers no new connection to port {port}: it or the link is down, or a firewall there drops \
              unexpected packets (TIELINE_FAILURE_TIMEOUT limits the silence)"
         ),
-        // Data that was lost during the outage was not retransmitted since.
+        // Data that was lost before the answer was not sent again since.
         (Found::AnswersAgain, _) => {
             "the host there answers again, and nothing was sent again since: the route to it was cut for a while \
              (TIELINE_FAILURE_TIMEOUT limits the silence)"

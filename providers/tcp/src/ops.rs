@@ -9,7 +9,7 @@ use tieline_plugin_api::Status;
 use crate::frame::{KeyPart, Malformed, Refused};
 use crate::regions::Region;
 
-/// The length up to which puts and gets are copied and sent with their heads.
+/// The length up to which puts and the data of gets are copied, unless longer puts wait before them.
 pub(crate) const SMALL: usize = 8 << 10;
 /// The maximum numbers of pending puts, gets and flushes of one endpoint.
 pub(crate) const MAX_PUTS: usize = 256;
@@ -24,13 +24,13 @@ pub(crate) struct PutOp {
     pub(crate) cookie: Option<u64>,
     /// Whether the put's data is sent from the application's memory.
     pub(crate) bulk: bool,
-    /// Whether the put completes when its data has been read.
+    /// Whether the put may complete before the target confirms it.
     pub(crate) local: bool,
     /// The error of the part of the data that could not be read when it was sent.
     pub(crate) missing: Option<Refused>,
 }
 
-/// A get whose data has not arrived completely.
+/// A get that has not ended.
 #[derive(Debug)]
 pub(crate) struct GetOp {
     pub(crate) number: u32,
@@ -86,20 +86,20 @@ pub(crate) struct Serve {
 }
 
 impl Serve {
-    /// Checks whether a part of the operation has not been cut into frames.
+    /// Checks whether a part of a long get has not been cut into frames.
     pub(crate) fn has_more(&self) -> bool {
         self.cut < self.len && self.len > SMALL as u64 && self.region.is_ok()
     }
 }
 
-/// Operations that were posted before a fence and must end before any later one begins.
+/// The last operations before a fence, which holds back later operations until these cannot be overtaken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fence {
     pub(crate) last_put: u32,
     pub(crate) last_get: u32,
 }
 
-/// All pending operations, created with the first operation.
+/// All pending operations, created with the first one of either side.
 #[derive(Debug, Default)]
 pub(crate) struct Ops {
     pub(crate) puts: VecDeque<PutOp>,
@@ -111,7 +111,7 @@ pub(crate) struct Ops {
     pub(crate) last_put: u32,
     pub(crate) last_get: u32,
     pub(crate) last_flush: u32,
-    /// The status of a refused put that had completed locally, until a flush reports it.
+    /// The status of a failed put that had completed locally, until a flush reports it.
     pub(crate) late: Option<Status>,
     /// The numbers of the last put and of the last flush that the peer has reported as ended.
     ended_put: u32,

@@ -139,7 +139,7 @@ fn serves_and_puts_alternate() {
     assert_eq!(turns(&mut ops), [false; 4]);
     ops.bulk.push_back(uncut(1));
     assert_eq!(turns(&mut ops), [false; 4], "nobody gets anything");
-    // A short get is sent with its answer. A refused or finished get has nothing to send.
+    // The data of a short get is sent with its answer. A refused or finished get has nothing to send.
     ops.serves.push_back(serve(a_region(), SMALL));
     ops.serves.push_back(serve(Err(Status::KeyRejected.into()), 2 * SMALL));
     ops.serves.push_back(Serve { cut: 2 * SMALL as u64, ..serve(a_region(), 2 * SMALL) });

@@ -1,5 +1,5 @@
 //! The sending half of a session: frames in the order of their sequence numbers, until they are not needed any more. Each stream
-//! takes frames at its own speed. This module is pure.
+//! takes frames at its own speed. This module does not write to sockets.
 //!
 //! A session that *retains* keeps every frame until the peer has acknowledged it, and sends the frames of a broken stream again. A
 //! session that does not retain releases a frame as soon as the kernel has it.
@@ -20,11 +20,11 @@ use crate::ring::Ring;
 use crate::sys;
 use crate::window::WINDOW;
 
-/// The length up to which frames are merged. A merged frame releases its room as a whole.
+/// The length from which on a merged frame takes no further frame. A merged frame releases its room as a whole.
 const MERGED: usize = 16 << 10;
 /// The room in the ring that messages leave to answers.
 const RESERVE: usize = 4 << 10;
-/// The bytes sent for a region that was deregistered in the middle of a frame, whose length was already promised.
+/// The bytes sent in place of memory that is not read any more, in a frame whose length was already promised.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ struct Bulk {
     put: Option<u32>,
     last: bool,
     owned: Box<[u8]>,
-    /// Whether the memory of the piece belongs to this session alone.
+    /// Whether the piece is zeros or a copy, and not memory of the application.
     is_ours: bool,
     begun: bool,
     /// Whether the kernel has had all of the piece once.
@@ -85,7 +85,7 @@ impl Track {
         Track { number, ..Track::default() }
     }
 
-    /// Sends a frame without a sequence number next. It replaces such a frame that has not begun, because only the latest matters.
+    /// Sends a frame without a sequence number next, in place of such a frame that has not begun. Returns `false` if one has begun.
     pub(crate) fn send_aside(&mut self, head: &Head) -> bool {
         let free = self.aside.is_none_or(|(_, at)| at == 0);
         if free {
@@ -115,7 +115,7 @@ pub(crate) struct Outbox {
     next_seq: u32,
     /// The number of bytes of frames that no stream has begun.
     waiting: usize,
-    /// Whether a deregistered region would have to be sent once more.
+    /// Whether memory that is gone would have to be sent once more.
     lost: bool,
     /// The puts that the kernel has read completely, if frames are never sent again.
     read: Vec<u32>,
@@ -205,7 +205,7 @@ impl Outbox {
         self.lost
     }
 
-    /// Returns the number of the next frame, for a frame that is sent immediately and not kept.
+    /// Returns the sequence number of the next frame, and counts the frame.
     #[inline]
     pub(crate) fn take_seq(&mut self) -> u32 {
         let seq = self.next_seq;
@@ -248,7 +248,7 @@ impl Outbox {
         self.ring.push(payload);
         let len = bytes.len() + payload.len();
         self.waiting += len;
-        // If frames are never sent again, a message can share the last frame.
+        // If frames are never sent again, a frame can join the last one.
         if !self.retain && self.begun < self.frames.len() {
             if let Some(Frame { body: Body::Copied(_), len: last, .. }) = self.frames.back_mut() {
                 if *last < MERGED {
@@ -299,7 +299,7 @@ impl Outbox {
         self.first + self.frames.len() as u64 - 1
     }
 
-    /// Checks whether a frame has been written, wherever the frame is.
+    /// Checks whether a frame has been written, whether or not it is still kept.
     pub(crate) fn is_written(&self, number: u64) -> bool {
         number < self.first
             || self
@@ -512,7 +512,7 @@ impl Outbox {
         self.read.pop()
     }
 
-    /// Frees unused memory.
+    /// Frees the memory of an empty outbox.
     pub(crate) fn trim(&mut self) {
         if self.frames.is_empty() {
             self.ring.trim();

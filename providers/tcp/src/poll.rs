@@ -13,10 +13,11 @@ use crate::link::{Greeting, PURPOSE, turn_away};
 use crate::receive::Read;
 use crate::shared::{HUB, MAILBOX, Notice, Shared, TICK, TIMER};
 
-/// The maximum number of streams that are read without a query of epoll, and the interval at which epoll is queried nevertheless.
+/// The maximum number of recently active streams with which polls read without a query of epoll.
 const MAX_HOT: usize = 4;
+/// The interval after which epoll is queried nevertheless.
 const ASK_EVERY: Duration = Duration::from_micros(50);
-/// The number of polls without data after which a stream is left to epoll.
+/// The number of direct reads without data in a row after which the stream read last is left to epoll.
 pub(crate) const COOL_AFTER: u32 = 100_000;
 /// The number of bytes after which a poll reads no further connection.
 const MOST_BYTES: usize = 4 << 20;
@@ -110,7 +111,7 @@ impl State {
         next
     }
 
-    /// Reads one of the recently active streams, if no connection is queued.
+    /// Reads one of the recently active streams directly.
     fn read_hot(&mut self, shared: &Shared, events: &mut Events<'_>) {
         let Some((index, number)) = self.next_hot(shared) else { return };
         let Some(conn) = self.conn(index) else { return };
@@ -165,7 +166,7 @@ impl State {
         self.kept = kept;
     }
 
-    /// Reads one connection until only `floor` slots are left for events.
+    /// Reads one connection until only `floor` slots are left for events, or it has used up its share.
     fn visit(&mut self, shared: &Shared, events: &mut Events<'_>, index: u32, floor: usize) {
         let Some(conn) = self.conn(index) else { return };
         let mut inner = conn.inner.borrow_mut();
@@ -182,7 +183,7 @@ impl State {
         }
     }
 
-    /// Returns the buffer of a stream that has been idle for too long.
+    /// Ends the direct reading of a stream, and returns its buffer to the pool.
     fn cool_down(&mut self, shared: &Shared, index: u32, number: usize) {
         shared.cool(index, number);
         let Some(conn) = self.conn(index) else { return };
@@ -207,7 +208,7 @@ impl State {
         }
     }
 
-    /// Queries epoll, and queues the readable connections.
+    /// Queries epoll and handles its events: queues the readable connections, and takes the connections of peers.
     pub(crate) fn ask_kernel(&mut self, shared: &Shared, timeout: Option<Duration>) {
         let mut ready = std::mem::take(&mut self.ready);
         if shared.poller.wait(&mut ready, timeout).is_err() {
@@ -361,7 +362,7 @@ impl State {
 }
 
 impl ConnectionState {
-    /// Reads a stream that may have data to read. Also returns whether its buffer is kept.
+    /// Reads a stream that may have data to read. Also returns whether the stream needs no place among the recently active ones.
     fn read_behind(&mut self, number: usize, events: &mut Events<'_>) -> (Read, bool) {
         let behind = |inner: &ConnectionState| {
             let stream = inner.links.get(number).and_then(|link| link.stream.as_ref());

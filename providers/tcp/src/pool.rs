@@ -1,12 +1,12 @@
-//! The pool of receive buffers. A stream has a buffer while it holds unread bytes. The few most recently active streams keep
-//! theirs, and the others share this pool. In a steady state no buffer is allocated or freed.
+//! The pool of receive buffers. A stream has a buffer while it is read. The few most recently active streams keep theirs, and the
+//! others share this pool. While the number of used buffers stays the same, no buffer is allocated or freed.
 
 use crate::buffer::{BUFFER, Buffer};
 
-/// The maximum number of buffers that wait for a stream: the number that one poll can request.
+/// The maximum number of buffers that wait for a stream: the number of connections in one round of a poll.
 const MOST: usize = crate::config::MOST_VISITS;
 
-/// The number of calls after which one call frees memory.
+/// The number of calls of [`Pool::trim`] of which one frees memory.
 const TRIM_EVERY: u32 = 64;
 
 /// The buffers that no stream holds.
@@ -71,7 +71,7 @@ impl Pool {
         self.unused = self.spare.len();
     }
 
-    /// Frees all buffers, because nothing is read for a while.
+    /// Frees the spare buffers now and the returned ones later, because nothing is read for a while.
     pub(crate) fn clear(&mut self) {
         self.spare = Vec::new();
         (self.unused, self.rests) = (0, true);

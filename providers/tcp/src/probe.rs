@@ -10,8 +10,8 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::sys;
 
-/// The maximum number of open probes. When a switch fails, thousands of streams fall silent, and descriptors are needed for
-/// connections.
+/// The maximum number of open probes of an interface. When a switch fails, thousands of streams fall silent, and descriptors are
+/// needed for connections.
 const OPEN: usize = 32;
 
 /// A connection attempt to a stream's destination, to test whether the host answers: an acceptance or a refusal is a small packet.
@@ -30,7 +30,7 @@ pub(crate) enum Answer {
         /// The latest time at which the host can have answered.
         at: Instant,
     },
-    /// The attempt failed, in the system's words: no route, no such host, or a firewall that rejects it.
+    /// The attempt failed, in the system's words: for example no route, no such host, or a firewall that rejects it.
     Nowhere(String),
     /// This host no longer has the stream's own address.
     NoAddress,
@@ -40,8 +40,8 @@ pub(crate) enum Answer {
 pub(crate) type Token = Rc<()>;
 
 impl Probe {
-    /// Starts a probe, which costs three packets, or two if nothing answers. Returns `None` if none can be started. Without the
-    /// stream's own address `local` the probe would use another route, so none is sent.
+    /// Starts a probe, which costs a few small packets. Returns `None` if none can be started. If this host no longer has the
+    /// stream's own address `local`, no packet is sent, because the probe would use another route.
     pub(crate) fn begin(
         local: Option<SocketAddr>,
         peer: SocketAddr,
@@ -94,12 +94,12 @@ impl Probe {
     }
 }
 
-/// Whether a bind failed because no interface has the address, or the address's interface does not exist.
+/// Checks whether a bind failed because no interface has the address, or the address's interface does not exist.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::ENODEV))
 }
 
-/// The result of a failed attempt. A connection that was accepted and has ended since counts as an answer.
+/// Returns the result of a failed attempt. A connection that was accepted and has ended since counts as an answer.
 fn of(error: &io::Error, at: Instant) -> Answer {
     match error.kind() {
         io::ErrorKind::ConnectionRefused

@@ -1,4 +1,4 @@
-//! The provider: one domain, which exists while a network interface is up.
+//! The provider: one domain, which exists while an allowed network interface is up.
 
 use tieline_plugin_api::{
     ConfigDoc, DomainInfo, Failure, HostHandle, Provider, Status, memory_caps,

@@ -1,5 +1,5 @@
-//! The reading of streams: parses frames out of a stream's buffer, and receives payloads of puts and gets directly into their
-//! destination.
+//! The reading of streams: parses frames out of a stream's buffer, and receives the rest of payloads of puts and gets directly into
+//! their destination.
 
 use std::rc::Rc;
 
@@ -14,17 +14,17 @@ use crate::stream::{Broke, Destination, Landing};
 use crate::sys;
 use crate::window::Verdict;
 
-/// The maximum numbers of system calls, bytes and frames of one stream before the next stream's turn.
+/// The numbers of system calls, of bytes, and of frames in a row, after which the next stream is read.
 const MOST_CALLS: usize = 16;
 const MOST_BYTES: usize = 1 << 20;
 const MOST_FRAMES: u32 = 1024;
-/// The maximum number of frames or bytes after which an acknowledgement is sent.
+/// The numbers of frames and of bytes from which on an acknowledgement is sent after reading.
 const ACK_FRAMES: u32 = 64;
 const ACK_BYTES: usize = 64 << 10;
 
 const OUT_OF_ORDER: Malformed = "a frame out of order";
 
-/// The record of a frame that arrived early or could not be delivered yet.
+/// The record of a frame that has arrived, for its delivery.
 #[derive(Debug)]
 pub(crate) enum Item {
     Message {
@@ -38,7 +38,7 @@ pub(crate) enum Item {
         last: bool,
         result: Result<(), Refused>,
     },
-    /// The data of a get, which is in place.
+    /// A piece of the data of a get, which is in place.
     GetLanded {
         number: u32,
         at: u64,
@@ -59,7 +59,7 @@ pub(crate) enum Read {
 /// The reason why parsing stopped.
 enum Parsed {
     NeedMore,
-    /// The event array is full, or the stream's share is used up.
+    /// The event array is full, too many events wait for a notification, or the stream's share is used up.
     Full,
 }
 
@@ -179,7 +179,8 @@ impl ConnectionState {
         }
     }
 
-    /// Makes one system call. Returns the numbers of received and of requested bytes, or `None` if there is nothing to read.
+    /// Makes at most one system call. Returns the numbers of received and of requested bytes, or `None` if there is nothing to
+    /// read.
     fn receive(&mut self, number: usize) -> Result<Option<(usize, usize)>, Broke> {
         let mut pieces = std::mem::take(&mut *self.shared.pieces.borrow_mut());
         pieces.clear();
@@ -257,7 +258,7 @@ impl ConnectionState {
         }
     }
 
-    /// Returns the destination of the rest of a payload. There is none if the destination must not be written any more.
+    /// Adds the destination of a payload's rest to `pieces`, unless it must not be written any more. Returns the pin of its region.
     fn landing_pieces(
         &mut self,
         landing: &mut Landing,

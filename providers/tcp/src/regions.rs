@@ -224,8 +224,7 @@ impl Key {
         out
     }
 
-    /// Parses a key. Returns `None` for bytes that [`Key::pack`] did not write: the sum detects accidents, the tag detects
-    /// forgeries.
+    /// Parses a key. Returns `None` for a wrong length or sum. The sum detects accidents; at an access, the tag detects forgeries.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Key> {
         let bytes: &[u8; KEY_LEN] = bytes.try_into().ok()?;
         let u64_at = |at: usize| {

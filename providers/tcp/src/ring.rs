@@ -1,4 +1,4 @@
-//! The outgoing bytes: a queue that starts small, grows to its bound, and is freed when empty.
+//! The outgoing bytes: a queue that starts small, grows to its bound, and can be freed when empty.
 
 /// A bounded queue of bytes. A position counts all bytes ever pushed, so it stays valid while the ring grows.
 #[derive(Debug)]

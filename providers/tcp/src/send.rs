@@ -88,7 +88,7 @@ impl ConnectionState {
         while self.write_once(number) == Wrote::Some {}
     }
 
-    /// Makes one system call.
+    /// Queues answers and cut pieces, and makes at most one system call.
     fn write_once(&mut self, number: usize) -> Wrote {
         match self.links.get(number).and_then(|link| link.stream.as_ref()) {
             Some(stream) if !stream.blocked && stream.error.is_none() => {}
@@ -257,7 +257,7 @@ impl ConnectionState {
                 Ok(_) if serve.cut > SMALL as u64 && !self.outbox.is_written(serve.last_frame) => {
                     return;
                 }
-                // If the region was deregistered meanwhile, zeros were sent.
+                // If the region was revoked meanwhile, zeros may have been sent.
                 Ok(region) if region.is_revoked() => Err(Status::KeyRejected.into()),
                 Ok(_) => Ok(()),
             };
@@ -270,15 +270,15 @@ impl ConnectionState {
 /// The result of a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wrote {
-    /// Everything that was gathered was written.
+    /// Everything that was gathered was written, or the write must be repeated.
     Some,
     /// There was nothing to write.
     Nothing,
-    /// The stream takes no more.
+    /// The stream takes no more, or is not connected.
     Unable,
 }
 
-/// Sends the data of a short get together with its end.
+/// Queues the data of a short get.
 fn serve_small(outbox: &mut Outbox, serve: &mut Serve, shared: &Shared) {
     let Ok(region) = &serve.region else { return };
     let len = serve.len as usize;

@@ -253,7 +253,7 @@ fn an_outbox_that_is_full_says_so_and_takes_more_after_an_acknowledgement() {
     assert!(side.outbox.has_room(HEAD + 1000));
 }
 
-/// An acknowledgement also contains the highest received number, beyond missing frames.
+/// An acknowledgement also contains the number after the highest received one, beyond missing frames.
 #[test]
 fn the_highest_number_that_came_is_known_beyond_a_gap() {
     let mut window: Window<()> = Window::starting_at(u32::MAX - 1);

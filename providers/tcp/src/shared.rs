@@ -20,7 +20,7 @@ use crate::probe::Token;
 use crate::regions::Regions;
 use crate::stream::Stream;
 
-/// The interval of visits to connections that are being formed, closed or waited for.
+/// The interval of regular visits to connections, such as those that are being formed or closed.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 pub(crate) const HUB: u64 = 0;
@@ -63,7 +63,7 @@ pub(crate) struct Shared {
     /// The number that identifies this interface at its process's listener.
     pub(crate) target: [u8; 16],
     pub(crate) poller: Poller,
-    /// The number of polls.
+    /// The number of the current poll.
     pub(crate) round: Cell<u64>,
     pub(crate) began: Instant,
     pub(crate) now: Cell<Instant>,
@@ -161,7 +161,7 @@ impl Shared {
         number: usize,
         what: Watched,
     ) {
-        // A descriptor that cannot be watched is visited regularly, or found by a poll.
+        // A failure is ignored. Dials are also visited regularly.
         let _ = self.poller.watch(fd, interest, token(index, number, what));
     }
 

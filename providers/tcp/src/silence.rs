@@ -16,7 +16,7 @@ const COARSE: Duration = Duration::from_millis(50);
 pub(crate) struct Unanswered {
     /// Whether data is under way.
     pub(crate) in_flight: bool,
-    /// Whether data waits for room at the peer.
+    /// Whether the kernel holds data that is unsent or unacknowledged.
     pub(crate) waits: bool,
     /// Whether the peer was probed for room and has not answered yet.
     pub(crate) asked: bool,
@@ -39,8 +39,8 @@ impl Unanswered {
         if self.in_flight { limit } else { limit.max(PROBES) }
     }
 
-    /// Checks whether the kernel should have retransmitted and has not: there is no route out of this host. The kernel counts such
-    /// an attempt, but not as sent data, so the acknowledgement may be the more recent event.
+    /// Checks whether the kernel should have retransmitted and has not, such as without a route out of this host. The kernel counts
+    /// such an attempt, but not as sent data, so the acknowledgement may be the more recent event.
     fn is_overdue(&self) -> bool {
         self.since_ack.min(self.since_sent) > self.again_after + COARSE
     }

@@ -24,7 +24,7 @@ pub(crate) enum Destination {
     Region(Arc<Region>, u64),
     /// The local pieces of a get that this side has posted.
     Get,
-    /// No destination: the payload was refused, or has already arrived, and is discarded.
+    /// No destination: the payload is discarded, for example because it was refused or has already arrived.
     Nowhere,
 }
 
@@ -150,7 +150,7 @@ impl Stream {
         })
     }
 
-    /// Returns the buffer to the pool, unless it holds whole frames.
+    /// Returns the buffer to the pool, unless the stream is recently active or has more to read.
     pub(crate) fn put_away(&mut self, pool: &RefCell<Pool>) {
         if self.behind || self.hot {
             return;
@@ -166,7 +166,7 @@ impl Stream {
         self.rest.len() + self.buffer.as_ref().map_or(0, |_| BUFFER)
     }
 
-    /// Discards the data that has arrived, so that closing does not send a reset after the sent data.
+    /// Discards up to 4 MiB of data that has arrived, so that closing does not send a reset after the sent data.
     pub(crate) fn discard(&mut self) {
         let mut scratch = [0u8; 4096];
         for _ in 0..1024 {

@@ -1,4 +1,4 @@
-//! System calls behind functions that cannot be misused, and copies between operations' memory and slices.
+//! System calls behind safe functions, and copies between operations' memory and slices.
 //!
 //! A [`Piece`] is memory that is guaranteed by one of the following, and it must not outlive its guarantor:
 //!
@@ -33,7 +33,8 @@ const _: () = assert!(
 impl Piece {
     /// Designates memory.
     ///
-    /// # Safety The memory must be guaranteed as the module documentation describes.
+    /// # Safety
+    /// The memory must be guaranteed as the module documentation describes.
     pub(crate) unsafe fn new(base: *mut u8, len: usize) -> Piece {
         Piece { base, len }
     }

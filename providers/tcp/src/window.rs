@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use crate::frame::Malformed;
 
-/// The maximum number of frames under way. A frame further ahead violates the protocol. A peer can thus make this side hold at most
-/// this number of the longest messages, 64 MiB: the size of the largest send buffer.
+/// The maximum number of unacknowledged frames in a session that retains. A frame further ahead violates the protocol. A peer can
+/// thus make this side hold at most this number of the longest messages, 64 MiB: the size of the largest send buffer.
 pub(crate) const WINDOW: u32 = 1024;
 
 /// The treatment of a frame.
@@ -19,7 +19,7 @@ pub(crate) enum Verdict {
     Duplicate,
 }
 
-/// The frames that have arrived. `T` is the record of a frame that is held.
+/// The frames that have arrived and are not delivered. `T` is the record of a frame that is held.
 #[derive(Debug)]
 pub(crate) struct Window<T> {
     expected: u32,
@@ -50,7 +50,7 @@ impl<T> Window<T> {
         self.expected.wrapping_add(self.ahead.len() as u32)
     }
 
-    /// Checks whether frames wait for missing ones before them.
+    /// Checks whether frames are held.
     pub(crate) fn has_gap(&self) -> bool {
         !self.ahead.is_empty()
     }

@@ -33,7 +33,7 @@ pub(crate) struct fi_msg_atomic {
     pub(crate) data: u64,
 }
 
-/// The number of elements of a type that one operation supports.
+/// A query for the number of elements of a type that one operation supports.
 pub(crate) type Counted = unsafe extern "C" fn(*mut fid_ep, c_int, c_int, *mut usize) -> c_int;
 
 #[repr(C)]

@@ -1,8 +1,9 @@
 //! Atomics that libfabric's provider executes: the supported ones, and libfabric's names for them.
 //!
 //! These atomics are advertised as atomics of a device. They need not be atomic towards the processor's atomics, so one executor
-//! handles all atomics of a region. They are requested only of providers with one executor for all interfaces of a domain, and only
-//! if the request has no other cost (`offers`). `selftest` detects atomics that a provider claims without supporting them.
+//! handles all atomics of a region. They are requested only of providers with one executor for all interfaces of a domain.
+//! `selftest` detects atomics that a provider claims without supporting them. If `TIELINE_OFI_TRUST` names `atomics`, neither
+//! condition applies. They are used only if the request has no other cost (`offers`).
 
 pub(crate) mod sys;
 
@@ -13,8 +14,8 @@ use core::ffi::c_int;
 use tieline_plugin_api::atomic_op;
 
 /// The providers with one executor for all interfaces: the device (cxi), or one thread of the domain (sockets; source:
-/// sock_progress.c). With other providers each endpoint's owner executes atomics while polling (`ofi_rxm`; source: rxm_cq.c; EFA,
-/// opx), possibly two threads of a process concurrently. A build need not use the processor's atomics for that (util_atomic.c,
+/// sock_progress.c). With other providers each endpoint's owner may execute atomics while polling (`ofi_rxm`; source: rxm_cq.c;
+/// EFA, opx), possibly two threads of a process concurrently. A build need not use the processor's atomics for that (util_atomic.c,
 /// HAVE_BUILTIN_MM_ATOMICS), and no query tells whether it does.
 const ONE_EXECUTOR: &[&str] = &["cxi", "sockets"];
 
@@ -129,7 +130,7 @@ pub(crate) fn applied(op: u32, width: u32, old: u64, operand: u64, compare: u64)
     }
 }
 
-/// The layout of an atomic's slot.
+/// The layout of an atomic's slot: the offsets of its parts, and their total length.
 pub(crate) const OPERAND: usize = 0;
 pub(crate) const COMPARE: usize = 8;
 pub(crate) const RESULT: usize = 16;

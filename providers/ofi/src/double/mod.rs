@@ -1,4 +1,5 @@
-//! A libfabric that is simulated in this process, to test behaviour that no real provider shows on the development machine.
+//! A libfabric that is simulated in this process, to test behaviour that real providers do not show on request, or not on this
+//! machine.
 
 mod atomics {
     pub(crate) mod sys;
@@ -42,7 +43,7 @@ pub(crate) struct Told {
     pub(crate) messages: Vec<(u64, Vec<u8>)>,
     /// The cookie and result of each completed operation.
     pub(crate) ended: Vec<(u64, Result<(), Status>)>,
-    /// The fetched values of atomics.
+    /// The header of each completed operation: the value that an atomic has fetched.
     pub(crate) values: Vec<u64>,
     /// The identities of peers that arrived.
     pub(crate) arrived: Vec<Vec<u8>>,
@@ -52,14 +53,14 @@ pub(crate) struct Told {
     pub(crate) failed: Vec<(u64, Status, String)>,
 }
 
-/// A domain and its opened module.
+/// A domain, its opened module, and the module's events so far.
 pub(crate) struct Side {
     pub(crate) interface: OfiInterface,
     pub(crate) domain: OfiDomain,
     pub(crate) told: Told,
 }
 
-/// The number of polls after which an operation that completes must have completed.
+/// The number of polls after which a condition must hold.
 const MANY: usize = 10_000;
 
 pub(crate) fn settings() -> Settings {
@@ -162,7 +163,7 @@ pub(crate) fn until(
     panic!("it does not come: {:?} and {:?}", near.told, far.told);
 }
 
-/// Runs a put or get of one piece with a reported completion.
+/// Posts a put or get of one piece with a reported completion.
 pub(crate) fn transfer(
     endpoint: &OfiEndpoint,
     put: bool,

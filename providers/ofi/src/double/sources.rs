@@ -1,4 +1,4 @@
-//! The source of each simulated behaviour, and the test that compares it with a real library.
+//! The source of each simulated behaviour, and the test that compares it with a real library, or the reason why there is none.
 
 use super::world::{Atomics, Manners};
 
@@ -169,8 +169,7 @@ const MANNERS: &[(&str, Source, Against)] = &[
     ),
 ];
 
-/// Returns the source of each simulated behaviour of atomics. Defects are invented: in each case an implementation confuses two
-/// things.
+/// Returns the source of a simulated behaviour of atomics. The defects other than refused fetches are invented.
 fn atomics_source(atomics: Atomics) -> Source {
     let defect = Invented("a defect that the trial at open has to find");
     match atomics {

@@ -164,8 +164,8 @@ unsafe extern "C" fn insert(
     1
 }
 
-/// Refuses to remove an entry. EFA's two sides number their packets, and removing an entry aborts the other side's process (source:
-/// efa_rdm_msg.c, efa_base_ep.c).
+/// Records a complaint, because entries must not be removed. EFA's two sides number their packets, and removing an entry aborts the
+/// other side's process (source: efa_rdm_msg.c, efa_base_ep.c).
 unsafe extern "C" fn remove(_: *mut fid_av, _: *mut u64, _: usize, _: u64) -> c_int {
     world(|world| world.complaints.push("a peer was taken out of the table".into()));
     0
@@ -416,7 +416,7 @@ unsafe extern "C" fn setopt(
 unsafe extern "C" fn getname(fid: *mut fid, out: *mut c_void, len: *mut usize) -> c_int {
     let mut name = NAME.to_vec();
     name[7] = b'0' + number(fid.cast::<fid_ep>()) as u8;
-    // SAFETY: the buffer is longer than stated.
+    // SAFETY: the caller's buffer is longer than a name.
     unsafe {
         ptr::copy_nonoverlapping(name.as_ptr(), out.cast(), name.len());
         *len = name.len();
@@ -448,14 +448,14 @@ pub(super) fn pieces(
         .collect()
 }
 
-/// Copies messages that arrived before a buffer was posted into the posted buffers.
+/// Copies the messages that have arrived into the posted buffers.
 fn deliver(world: &mut World, at: usize) {
     let end = &mut world.ends[at];
     let mut came = Vec::new();
     while let (Some(message), Some(buffer)) = (end.early.front(), end.buffers.front_mut()) {
         let (context, left) = (buffer.context, buffer.len - buffer.used);
         if message.len() > left {
-            // The message consumes the rest of the buffer without a report (rxm, sockets; source: rxm_cq.c, sock_progress.c).
+            // The message consumes the buffer, whose release is not reported (rxm, sockets; source: rxm_cq.c, sock_progress.c).
             let error = FI_ETRUNC;
             came.push(Entry { context, flags: 0, at: 0, len: 0, error });
             let _ = (end.early.pop_front(), end.buffers.pop_front());

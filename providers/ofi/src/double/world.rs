@@ -82,9 +82,9 @@ pub(crate) struct Manners {
     pub(crate) trouble: Option<i32>,
     /// Whether endpoints refuse to close and continue to work (cxi, sockets; source: cxip_ep.c, sock_ep.c).
     pub(crate) stays_open: bool,
-    /// Whether there is a queue for events of no operation; a test complains about an endpoint without one.
+    /// Whether there is a queue for events of no operation; an endpoint without one is then a complaint.
     pub(crate) has_notices: bool,
-    /// Whether the completion queue fails (fi_cq(3): overrun).
+    /// Whether the next read of a completion queue fails (fi_cq(3): overrun).
     pub(crate) overrun: bool,
     /// The provider's name, and the format of its addresses.
     pub(crate) provider: &'static CStr,
@@ -291,7 +291,7 @@ pub(crate) fn manners(set: impl FnOnce(&mut Manners)) {
     world(|world| set(&mut world.manners));
 }
 
-/// Records that memory is freed that the library may know.
+/// Checks memory that is freed: an operation or a registration that leads to it is a complaint.
 pub(crate) fn freed(base: usize, len: usize) {
     world(|world| {
         let range = base..base + len;
@@ -319,7 +319,7 @@ impl World {
         refused
     }
 
-    /// Delivers an invalid packet from an unknown peer.
+    /// Queues `count` invalid packets from an unknown peer.
     pub(crate) fn early_noise(&mut self, at: usize, count: usize) {
         self.ends[at].early.extend((0..count).map(|_| vec![4; 32]));
     }
@@ -333,7 +333,7 @@ impl World {
         self.check_room(at);
     }
 
-    /// Marks the queue as failed if it is full: further completions are lost (fi_cq(3): overrun).
+    /// Records a complaint about more completions than fit into the queue: the library would lose them (fi_cq(3): overrun).
     pub(crate) fn check_room(&mut self, at: usize) {
         let (waiting, room) = (self.ends[at].entries.len(), self.ends[at].room);
         if waiting > room && !self.manners.doubles {
@@ -349,7 +349,7 @@ pub(crate) fn fail_nothing(at: usize, error: i32, context: usize) {
     });
 }
 
-/// Reports an error of a receive of this endpoint, which keeps the buffer, or of no operation.
+/// Reports an error of a receive of this endpoint, or of no operation. A buffer for many messages stays posted.
 pub(crate) fn fail_receive(at: usize, error: i32, of_one: bool) {
     world(|world| {
         let end = &mut world.ends[at];

@@ -1,11 +1,11 @@
-//! After every poll of every test, this module compares an interface's counters with the objects that they count.
+//! Compares an interface's counters with the objects that they count, after each poll of a side of the simulation.
 
 use super::ops::Work;
 use super::{Engine, Ready};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Engine {
-    /// Recomputes every counter that the engine maintains incrementally.
+    /// Recomputes the counters that a working engine maintains incrementally.
     pub(crate) fn check_accounts(&self) {
         if self.broken.is_some() {
             return;

@@ -7,14 +7,15 @@ use tieline_plugin_api::{Failure, Status};
 use tieline_registration::{Arena, Piece};
 
 const SLOTS_PER_CHUNK: usize = 16;
-/// The number of posted buffers for many packets. While the application uses one buffer, the library fills others.
+/// The number of buffers for many packets, unless the library accepts fewer. While the application uses one buffer, the library
+/// fills others.
 const BUFFERS: usize = 4;
 /// The number of buffers that the library may keep for ever, each replaced by a new one. Beyond this number, the interface fails.
 const LOST: usize = 64;
 /// The number of consecutive failed receives before the interface fails.
 const FAILURES: usize = 4096;
 
-/// Slots of one size. A slot is identified by its number. A slot that is taken is then either posted or held.
+/// Slots of one size. A slot is identified by its number.
 pub(super) struct Slots {
     arena: Arc<Arena<LocalMemory>>,
     chunks: Vec<Piece<LocalMemory>>,
@@ -89,7 +90,7 @@ pub(super) struct Buffers {
     /// Whether each buffer takes many packets, and the library reports with which packet it releases the buffer. Not every provider
     /// reports that correctly. `ofi_rxm`, and `tcp` before 1.20, report it with the packet for which the last room was *reserved*,
     /// while earlier packets are still being written (libfabric 6e4d0a69f). `sockets` keeps a buffer whose sender has died. With
-    /// these providers each packet has its own buffer.
+    /// `ofi_rxm`, and with all providers over IP addresses, each packet has its own buffer.
     pub(super) many: bool,
     /// The indices of the buffers that can be posted.
     free: Vec<usize>,
@@ -100,7 +101,7 @@ pub(super) struct Buffers {
 /// The consequence of a failed receive.
 pub(super) enum Mishap {
     Nothing,
-    /// The library keeps its buffers, or fails every receive, so the interface fails.
+    /// The library keeps too many buffers, too many receives in a row have failed, or there is no memory, so the interface fails.
     Broken,
 }
 

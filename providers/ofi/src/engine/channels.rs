@@ -22,7 +22,7 @@ pub(super) struct Imported {
     pub(super) revoked: Cell<bool>,
 }
 
-/// The number of ended regions whose generations are remembered: a key may arrive after its region has ended.
+/// The number of ended regions whose generations a channel remembers: a key may arrive after its region has ended.
 const REMEMBERED: usize = 1024;
 
 /// A flush that is pending.

@@ -13,8 +13,8 @@ use tieline_plugin_api::{Failure, Status, event};
 
 impl Engine {
     /// Closes the endpoint of a channel. The call waits up to `TIELINE_CLOSE_TIMEOUT` for operations on the application's memory.
-    /// Then it closes the library's endpoint, which ends every connection of this interface: libfabric offers no finer means to
-    /// reclaim memory.
+    /// If they have not completed, it closes the library's endpoint, which ends every connection of this interface. libfabric
+    /// offers no finer means to reclaim memory.
     pub(crate) fn close(&mut self, at: usize) {
         let Some(channel) = self.outbound.get_mut(at).and_then(Option::as_mut) else { return };
         if !core::mem::take(&mut channel.open) {
@@ -151,7 +151,7 @@ impl Engine {
         waiting.into_iter().for_each(|(slot, ..)| self.slots.give(slot));
     }
 
-    /// Ends the interface: closes the library's endpoint, which then accesses no memory.
+    /// Ends the interface: closes the library's endpoint, which then accesses no memory, unless the library refuses.
     pub(super) fn break_down(&mut self, why: &str) {
         if self.broken.is_some() {
             return;
@@ -251,7 +251,7 @@ impl Engine {
     }
 
     /// Checks whether a posted message is unacknowledged or a packet has not left. A packet that waits for a connection that does
-    /// not form does not count, because it holds no message of the application.
+    /// not form does not count: messages of the application count by their channel.
     fn owes(&self) -> bool {
         let unheard = |channel: &Outbound| {
             channel.failed.is_none()

@@ -1,8 +1,8 @@
 //! Sending channels until their receiver has answered the hello.
 //!
-//! A hello may be lost with a connection that the library replaces without notice, as any message may. The next message detects the
-//! loss of a message. After a hello nothing is sent until the answer, so the hello is repeated. A receiver that has already seen
-//! the hello answers again.
+//! A hello may be lost with a connection that the library replaces without notice, as any message may. The receiver detects the
+//! loss of a message when the next one arrives. After a hello nothing is sent until the answer, so the hello is repeated. A
+//! receiver that has already seen the hello answers again.
 
 use super::channels::Outbound;
 use super::packets::place;

@@ -2,8 +2,8 @@
 //! wait for the application.
 //!
 //! Outgoing packets pass through one queue for each peer, which keeps their order if the library is full. A data call that would
-//! have to wait in that queue returns `AGAIN` instead. The library has no flow control for receivers. Therefore a channel has at
-//! most `TIELINE_OFI_WINDOW` bytes under way, and delivered messages free that window.
+//! have to wait in that queue returns `AGAIN` instead, unless its message is already packed. The messages of a channel have their
+//! own flow control: at most `TIELINE_OFI_WINDOW` bytes are under way, and delivered messages free that window.
 
 #[cfg(test)]
 mod accounts_tests;
@@ -144,8 +144,8 @@ impl Engine {
     ) -> Result<Engine, Failure> {
         let domain = &registry.place()?;
         let packet = LONGEST_PACKET;
-        // The queue has room for the completions of all posted operations, and for the packets of all buffers; the shortest packet
-        // is a head.
+        // The queue has room for the completions of all posted operations, and for the packets of all buffers, up to 65536 entries.
+        // The shortest packet is a head.
         let room = (2 * settings.queue + settings.receive / crate::wire::HEAD).clamp(1024, 1 << 16);
         let cq = Cq::open(domain, room, waits)?;
         let fd = cq.fd();
@@ -435,7 +435,7 @@ impl Engine {
         }
     }
 
-    /// Asks every peer that may have a key to the region to confirm that no operation targets it.
+    /// Asks every connected peer, because it may have a key to the region, to confirm that no operation targets the region.
     fn pass_on(&mut self, revocation: &Arc<Revocation>) {
         for at in 0..self.inbound.len() {
             let Some(inbound) = self.inbound[at].as_ref() else { continue };

@@ -21,7 +21,7 @@ pub(super) struct Transfer {
     pub(super) back: Vec<(*mut u8, usize)>,
     /// The size in bytes of the value that an atomic fetches into its slot.
     pub(super) value: usize,
-    /// Whether the packet produces no completion; the next flush reports a failure.
+    /// Whether the transfer reports no completion; the next flush reports a failure.
     pub(super) silent: bool,
     /// The transient registrations of the transfer.
     pub(super) _loans: Vec<Loan>,
@@ -51,7 +51,7 @@ pub(super) struct Ops {
     works: Vec<Work>,
     free: Vec<u32>,
     /// The contexts that were released since `free` was filled. They are not reused before `free` is empty, so a duplicate
-    /// completion arrives before its context belongs to another operation.
+    /// completion most likely arrives before its context belongs to another operation.
     ended: Vec<u32>,
 }
 
@@ -102,7 +102,7 @@ impl Ops {
         })
     }
 
-    /// Takes all remaining transfers. The caller has closed the library's endpoint before.
+    /// Takes all remaining transfers. The caller has closed the library's endpoint before, or the library has refused.
     pub(super) fn take_transfers(&mut self) -> Vec<Transfer> {
         let indices: Vec<u32> = (0..self.works.len() as u32)
             .filter(|&index| matches!(self.works[index as usize], Work::Transfer(_)))

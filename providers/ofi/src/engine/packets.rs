@@ -58,9 +58,9 @@ impl Engine {
                 let words = String::from_utf8_lossy(&rest[..rest.len().min(MOST_WORDS)]);
                 let words = words.chars().filter(|c| !c.is_control()).collect::<String>();
                 if let Some(channel) = self.outbound_of(&head) {
-                    // The sender tracks the puts that may still land at this side.
+                    // The peer remembers the channel until the `Bye`, because puts of this side may still land there.
                     channel.owes_bye = channel.remote.is_some();
-                    // A peer may only report these statuses of a connection.
+                    // Any other status of the peer counts as its failure.
                     let status = match Status::from_code(head.id as i32) {
                         status @ (Status::Closed | Status::NoMemory | Status::TimedOut) => status,
                         _ => Status::PeerFailed,
@@ -163,7 +163,8 @@ impl Engine {
         }
     }
 
-    /// Handles a missing message: the library has replaced a connection without notice and lost the packets on the old connection.
+    /// Handles a missing message. For example, the library has replaced a connection without notice and lost the packets on the old
+    /// connection.
     #[cold]
     fn gap(&mut self, head: &Head) {
         let Some(due) = self.inbound_of(head).map(|inbound| inbound.next) else { return };
@@ -362,7 +363,7 @@ impl Engine {
         self.ghosts.push(Ghost { token, epoch, asked, since: Instant::now() });
     }
 
-    /// Removes ghosts whose senders have finished or no longer exist.
+    /// Removes the ghosts for which `through` states that no operation of their senders can land any more.
     pub(super) fn lay(&mut self, through: impl Fn(&Ghost) -> bool) {
         while let Some(at) = self.ghosts.iter().position(&through) {
             let ghost = self.ghosts.swap_remove(at);

@@ -24,7 +24,7 @@ pub(super) struct Peer {
     pub(super) waiting: VecDeque<(u32, usize, Option<u64>)>,
     /// The time since which the library refuses packets although it holds none for this peer, and the time of the last attempt.
     pub(super) refused: Option<(Instant, Instant)>,
-    /// Whether a packet was delivered or received: there is a connection.
+    /// Whether the library has completed a packet to the peer: there is a connection.
     pub(super) formed: bool,
 }
 

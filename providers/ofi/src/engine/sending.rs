@@ -59,7 +59,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns half of the library's capacity for operations; the other half is for transfers.
+    /// Returns half of the number of operations that may be posted, at least 4; the other half is for transfers.
     fn most_sends(&self) -> usize {
         (self.settings.queue.min(self.registry.domain.info.tx().size.max(8)) / 2).max(4)
     }
@@ -241,8 +241,8 @@ impl Engine {
         }
     }
 
-    /// Sends a packet of this provider, after the packets that wait. The packet is never refused: the number of such packets is
-    /// bounded by the number of channels.
+    /// Sends a packet of this provider, after the packets that wait. The packet waits if the library is full: the queue has no
+    /// limit for such packets.
     pub(super) fn say(&mut self, peer: usize, head: &Head, rest: &[u8]) {
         let Ok(slot) = self.slots.take() else {
             return self.break_down("there is no memory for packets");
@@ -270,7 +270,7 @@ impl Engine {
         }
     }
 
-    /// Posts the packets that wait for a peer; returns whether all are posted.
+    /// Posts the packets that wait for a peer; returns `false` if some still wait.
     fn push(&mut self, index: usize) -> bool {
         loop {
             let Some(&(slot, len, _)) = self.peers.get(index).and_then(|peer| peer.waiting.front())

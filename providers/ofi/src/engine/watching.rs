@@ -52,7 +52,7 @@ impl Engine {
         }
     }
 
-    /// Records that a packet has arrived on a channel of that interface.
+    /// Records that a message has arrived on a channel of that interface.
     #[inline]
     pub(super) fn heard(&mut self, epoch: u64) {
         let Some(vigil) = &mut self.vigil else { return };

@@ -135,7 +135,7 @@ impl Registry {
         Ok(Registry {
             apart,
             seal,
-            // The mode uses offsets and keys chosen by this provider; an `mr_mode` without bits means the same.
+            // `FI_MR_SCALABLE` means offsets, and keys that this provider chooses; an `mr_mode` without bits means the same.
             mode: attr.mr_mode & !FI_MR_SCALABLE,
             key_bits: 8 * attr.mr_key_size.clamp(1, 8) as u32,
             patience,
@@ -162,7 +162,7 @@ impl Registry {
         self.mode & FI_MR_LOCAL != 0
     }
 
-    /// Returns a new key that this provider chooses. Keys must not be predictable: libfabric's providers check nothing else.
+    /// Returns a new key that this provider chooses. Keys of 64 bits are random, because libfabric's providers check nothing else.
     fn next_key(&self) -> Result<u64, c_int> {
         let mut random = [0; 8];
         crate::sys::random(&mut random).map_err(|_| libc::EIO)?;
@@ -310,7 +310,7 @@ impl Registry {
         }
     }
 
-    /// Asks every peer to confirm that no operation targets the region.
+    /// At the first call, asks every connected peer to confirm that no operation targets the region, if a peer may hold its key.
     pub(crate) fn revoke(&self, region: &Region) -> Revoked {
         if !region.0.packed.load(Ordering::Acquire) {
             return Revoked::Quiet;

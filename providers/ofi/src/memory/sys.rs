@@ -13,7 +13,7 @@ pub(super) fn region(piece: &Iov) -> Option<&Region> {
     unsafe { piece.region.cast::<Region>().as_ref() }
 }
 
-/// Populates the pages of a range; returns true if the kernel is too old to do so.
+/// Populates the pages of a range. Returns whether that succeeded; `true` also if the kernel is too old to do so.
 pub(super) fn populate(base: *mut u8, len: usize) -> bool {
     const MADV_POPULATE_READ: i32 = 22;
     let start = base.map_addr(|at| at & !4095);

@@ -1,4 +1,4 @@
-//! The queue for events that belong to no operation. The queue is optional if a provider has none. EFA aborts the process if an
+//! The queue for events that belong to no operation. Providers without such a queue are used, too. EFA aborts the process if an
 //! event finds no queue (source: efa_base_ep.c).
 
 #![allow(unsafe_code)]

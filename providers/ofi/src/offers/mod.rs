@@ -1,5 +1,5 @@
-//! The selection among the devices that libfabric offers. Each device of a provider in use becomes a domain, and each device that
-//! is left out gets a reason in words.
+//! The selection among the devices that libfabric offers. Each device in use becomes a domain. A listed device that is refused gets
+//! a reason in words.
 
 pub(crate) mod sys;
 
@@ -44,7 +44,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("rstream", "it has no reliable datagrams"),
 ];
 
-/// The usable devices, and a line for each device that is left out.
+/// The usable devices, and the reasons for the devices that are left out.
 #[derive(Default)]
 pub(crate) struct Offers {
     pub(crate) used: Vec<Offer>,
@@ -143,7 +143,7 @@ fn refusal(offer: &Offer, settings: &Settings) -> Option<String> {
     }
 }
 
-/// Checks whether a device is of no use for communication: loopback, container bridges, link-local addresses.
+/// Checks whether a device is used only if a setting names it: loopback, container bridges, link-local addresses.
 fn is_private(device: &str, format: u32, source: &[u8]) -> bool {
     let link_local = match (format, source) {
         (FI_SOCKADDR_IN, [_, _, _, _, 169, 254, ..]) => true,
@@ -153,7 +153,7 @@ fn is_private(device: &str, format: u32, source: &[u8]) -> bool {
     device == "lo" || device.starts_with("docker") || device.starts_with("virbr") || link_local
 }
 
-/// Returns the IP address of a device; a device without one is in no subnet.
+/// Returns the IP address of a device; `::` for a device without one.
 fn address_of(info: &Info) -> IpAddr {
     ip(info.address_format(), info.source()).unwrap_or(Ipv6Addr::UNSPECIFIED.into())
 }
@@ -185,8 +185,8 @@ pub(crate) fn offers(library: &'static Library, settings: &Settings) -> Result<O
         return Err(Failure::new(Status::NoDevice, text));
     }
     let mut all = Offers::default();
-    // The first query asks for completion at the target, the second does not: devices that only the second list has support no puts
-    // and gets.
+    // The first query asks for completion at the target, the second does not. Devices that only the second list has are used
+    // without puts and gets.
     for delivery in [true, false] {
         for offer in listed(library, settings, delivery, false)? {
             all.take(offer, settings);

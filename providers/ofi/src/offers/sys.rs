@@ -31,7 +31,7 @@ pub(crate) struct Hints {
     pub(crate) progress: c_int,
 }
 
-/// The supported registration modes. A provider that demands another mode is not listed.
+/// The supported registration modes. The library need not list a provider that demands another mode.
 pub(crate) const MR_MODES: c_int =
     FI_MR_LOCAL | FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
 
@@ -88,7 +88,7 @@ impl Infos {
     }
 }
 
-/// A list without an owner yet, which is freed unless `Infos` takes it.
+/// A list without an owner yet, which is freed only if `Infos` takes it.
 pub(crate) struct Raw(*mut fi_info);
 
 impl Drop for Infos {
@@ -102,7 +102,8 @@ impl Drop for Infos {
 
 /// Sets the requested features.
 ///
-/// # Safety A record that the library made, with its sub-records.
+/// # Safety
+/// The library made the record and its sub-records.
 unsafe fn fill(info: &mut fi_info, hints: &Hints) {
     info.caps = FI_MSG | FI_RMA | FI_MULTI_RECV | if hints.atomics { FI_ATOMIC } else { 0 };
     info.mode = FI_CONTEXT | FI_CONTEXT2;

@@ -123,7 +123,7 @@ impl Cq {
         }
     }
 
-    /// Returns the provider's own words for an error.
+    /// Returns the text of an error, with the provider's own words if it has any.
     pub(crate) fn words(&self, entry: &fi_cq_err_entry) -> String {
         let mut room = [0 as c_char; 256];
         // SAFETY: the queue is open; the details are those of the entry that was read last; the text is terminated and copied.

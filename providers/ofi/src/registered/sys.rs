@@ -100,7 +100,8 @@ impl Mr {
 impl Mr {
     /// Ends the registration.
     ///
-    /// # Errors The library refuses (EBUSY if a device still uses it): holders of the key may reach the memory for ever.
+    /// # Errors
+    /// The library refuses (EBUSY if a device still uses it): holders of the key may reach the memory for ever.
     pub(crate) fn end(mut self) -> Result<(), c_int> {
         self.close()
     }

@@ -1,11 +1,12 @@
-//! Tests in a child process whether this process would survive libfabric's first query, once for each state of the library's file.
+//! Tests in a child process whether this process would survive libfabric's first query, unless the result for the library's file is
+//! remembered.
 //!
 //! Drivers that libfabric links or loads run arbitrary code in constructors and in the first `fi_getinfo`. On a machine whose
 //! driver and library do not match, that code may crash or hang. The result belongs to the file (device, inode, size, times). It is
-//! kept in the user's cache `tieline/ofi-probes` ([`Cache`]).
+//! kept in the user's cache `tieline/ofi-probes` ([`Cache`]), if there is one.
 //!
-//! A device gets its own trial in the same form before this process opens it, if its provider is not known to have moved data
-//! without harm.
+//! A device gets its own trial in the same form before this process opens it. Devices of proven providers, and those whose claims
+//! are trusted, are opened without one.
 
 mod sys;
 
@@ -21,7 +22,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// Runs the trial of a library in a child, or reads its result from the cache.
 ///
-/// # Errors The child did not survive.
+/// # Errors
+/// The child did not survive, in this trial or in the one that the cache remembers.
 pub(crate) fn passed(file: &CStr) -> Result<(), Failure> {
     let name = file.to_string_lossy().into_owned();
     let known = known_file(&name).map(Key::from).zip(Cache::named(CACHE));
@@ -59,7 +61,8 @@ const DEVICE_LIMIT: Duration = Duration::from_secs(60);
 /// Runs in a child what this process is about to do with a device, or reads the result from the cache. `device` identifies the
 /// device in the cache. `act` returns whether it could open the device; if not, the trial has proved nothing.
 ///
-/// # Errors The child did not survive.
+/// # Errors
+/// The child did not survive, in this trial or in the one that the cache remembers.
 pub(crate) fn survives(
     library: &str,
     device: &str,
@@ -115,7 +118,8 @@ fn refused(name: &str, why: &str, remembered: &str) -> Failure {
     Failure::new(Status::NoDevice, text)
 }
 
-/// Returns the path at which the loader finds a library of this name: in the directories of the usual entries of its cache.
+/// Returns the path at which the loader is expected to find a library of this name. A name without a slash is looked up in the
+/// usual directories.
 fn known_place(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name));
@@ -125,8 +129,7 @@ fn known_place(name: &str) -> Option<PathBuf> {
     places.iter().map(|place| Path::new(place).join(name)).find(|path| path.exists())
 }
 
-/// Returns the state of the file that the loader would find. The loader resolves a name without a slash, so the key is that of the
-/// file at its place.
+/// Returns the state of the file that the loader is expected to find.
 fn known_file(name: &str) -> Option<FileKey> {
     let meta = std::fs::metadata(known_place(name)?).ok()?;
     Some(FileKey::of(&meta))

@@ -48,7 +48,8 @@ fn tried(share: Share, limit: Duration, act: impl FnOnce(Say)) -> Option<Trial> 
 
 /// Loads the library and queries its providers. Returns the answer of the child.
 ///
-/// # Safety Called in a forked child.
+/// # Safety
+/// The caller is a forked child.
 unsafe fn query(file: &CStr) -> &'static [u8] {
     // SAFETY: the library's functions are called as the parent would call them. Any consequence ends with this process.
     unsafe {

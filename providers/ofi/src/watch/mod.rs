@@ -1,10 +1,10 @@
 //! Detects whether the processes of peers are alive.
 //!
 //! libfabric does not report the death of an idle peer, and operations posted to a dead peer may return EAGAIN without end. Kernels
-//! can detect the death. An interface keeps one idle, authenticated TCP connection with every interface that its channels lead to
-//! or come from. While a process computes or is stopped, its kernel keeps the connection alive. If a process dies, its kernel
-//! closes the connection. If a host answers no probe within `TIELINE_FAILURE_TIMEOUT`, it is considered dead. The interface that
-//! connects a channel also dials the watch connection. An orderly close is announced with one byte.
+//! can detect the death. An interface keeps an idle, authenticated TCP connection with every interface that its channels lead to or
+//! come from. While a process computes or is stopped, its kernel keeps the connection alive. If a process dies, its kernel closes
+//! the connection. If a host answers no probe within `TIELINE_FAILURE_TIMEOUT`, it is considered dead. The interface that connects
+//! a channel also dials the watch connection, if there is none. An orderly close is announced with one byte.
 
 #[cfg(test)]
 mod tests;
@@ -23,7 +23,7 @@ use tieline_plugin_api::{Failure, NO_GOODBYE, Status};
 
 /// The purpose that a dialler states: to watch each other. The payload is the number of the dialler's interface.
 const PURPOSE: u8 = 1;
-/// The byte that is sent before a connection is closed because no channel needs it, or the interface ends.
+/// The bytes that are sent before a connection is closed: one if no channel needs it, the other if the interface ends.
 const UNUSED: u8 = b'u';
 const CLOSING: u8 = b'c';
 /// The number of processes without channels whose connections are kept for a later channel.
@@ -31,11 +31,11 @@ const KEPT: usize = 64;
 /// The time that a peer has to accept the watch, if this time is longer than the connect timeout: a peer that computes is alive and
 /// answers late.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The least time of one dial attempt: several routes may have to be tried.
+/// The least time of one dial attempt, unless the connect timeout is shorter: several routes may have to be tried.
 const LEAST_DIAL: Duration = Duration::from_secs(10);
 /// The interval between dial attempts, and between checks for missing peers.
 const PAUSE: Duration = Duration::from_millis(250);
-/// The maximum number of processes that have connected without having a channel.
+/// The number of peers without a channel from which on no further unknown peer is accepted.
 const UNHEARD: usize = 1024;
 
 const HUB: u64 = 0;
@@ -70,7 +70,7 @@ pub(crate) struct Watch {
     peers: HashMap<u64, Peer>,
     /// The interface to which a dial or a connection belongs.
     tokens: HashMap<u64, u64>,
-    /// The peers without channels, oldest first.
+    /// The connected peers whose last channel has ended, oldest first.
     idle: VecDeque<u64>,
     next: u64,
     ready: Vec<Ready>,

@@ -69,7 +69,7 @@ impl Desk {
         }
     }
 
-    /// Waits for an event of this kind; returns the id and payload of a message.
+    /// Waits for an event of this kind; returns its id, and the payload unless it is a ping.
     #[inline(always)]
     fn wait(&self, kind: u32) -> (u32, Vec<u8>) {
         let mut slots = slots();
@@ -130,7 +130,7 @@ fn main() {
     }
     sys::pin(0);
     let desk = Desk::open();
-    // With PINGPONG_RUN="ip netns exec there", this command runs the peer.
+    // The command in PINGPONG_RUN, such as `ip netns exec there`, runs the peer.
     let before = std::env::var("PINGPONG_RUN").unwrap_or_default();
     let program = std::env::current_exe().expect("this program");
     let mut words: Vec<OsString> = before.split_whitespace().map(OsString::from).collect();

@@ -1,4 +1,4 @@
-//! Tests of a peer that has passed the handshake and lies in every field of the protocol. Its frames are refused or end that one
+//! Tests of a peer that has passed the handshake and lies in the fields of the protocol. Its frames are refused or end that one
 //! connection, and no memory is accessed that the peer has no right to.
 
 use super::*;

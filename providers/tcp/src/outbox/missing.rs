@@ -18,7 +18,7 @@ pub(crate) struct Missing {
 
 impl Outbox {
     /// Handles a write in which the kernel could not read all memory gathered for this stream: fails the frames that lack memory.
-    /// If all of the memory has reappeared, the first candidate fails, so each call removes at least one frame.
+    /// If all of the memory has reappeared, the first candidate fails, so the same write is not repeated endlessly.
     #[cold]
     pub(crate) fn forget_missing(&mut self, track: &Track, touch: &Touch) -> Vec<Missing> {
         let begun = (self.begun..self.frames.len()).map(|index| self.first + index as u64);

@@ -8,7 +8,7 @@ use crate::double::world::{Memory, world};
 use core::ffi::{c_int, c_void};
 use core::ptr;
 
-/// The size of a key that must be mapped; the address that comes with the key is 0 (fi_mr(3), fi_mr_raw_attr).
+/// The size of a key that must be mapped (fi_mr(3), fi_mr_raw_attr).
 const RAW: usize = 24;
 const BASE: u64 = 0x5a00_0000;
 /// The error for a buffer that is too small (fi_errno.h).

@@ -9,7 +9,7 @@ use crate::double::world::world;
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
 
-/// The class of such an event queue.
+/// The class of a queue of events that belong to no operation.
 pub(in crate::double) const EQ: usize = 7;
 
 pub(in crate::double) unsafe extern "C" fn eq_open(
