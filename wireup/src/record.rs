@@ -29,7 +29,7 @@ pub(super) struct Pair {
     pub(super) touched: u64,
 }
 
-/// A set of numbers, stored as spans; without gaps it is `1..=highest`.
+/// A set of numbers, stored as spans.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Numbers {
     /// The spans of numbers: inclusive, ascending, with a gap of at least one number between two spans.
