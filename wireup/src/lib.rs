@@ -5,8 +5,8 @@
 //!
 //! [`Machine`] is pure. The caller passes it events (`connect`, `created`, `bound`, `receive`, `tick`, ...) with the time in
 //! nanoseconds, and takes [`Action`]s out after every call. The machine reads no clock, sends nothing and draws no random numbers,
-//! so a test can run it through every order of events, as `tests/explore.rs` does. [`wire`] reads and writes the fields of these
-//! messages, and of other messages and records of the workspace.
+//! so a test can run it through every order of a bounded number of events, as `tests/explore.rs` does. [`wire`] reads and writes
+//! the fields of these messages, and of other messages and records of the workspace.
 //!
 //! `docs/wireup.md` contains the diagram, the table and the bytes of the protocol.
 
