@@ -319,8 +319,8 @@ impl Job {
     /// ```
     ///
     /// # Errors
-    /// `Invalid` for a key that this process has published before, and in a forked child; `TooLarge` beyond [`wire::MAX_PUBLISHED`] bytes or
-    /// [`wire::MAX_KEYS`] keys in all; `PeerFailed` if the server of the exchange is gone.
+    /// `Invalid` for a key that this process has published before, and in a forked child; `TooLarge` beyond
+    /// [`wire::MAX_PUBLISHED`] bytes or [`wire::MAX_KEYS`] keys in all; `PeerFailed` if the server of the exchange is gone.
     pub fn publish(&self, key: u32, bytes: &[u8]) -> Result<(), Error> {
         self.check_process()?;
         let refuse = |status, why, fix| Err(Error::new(status, "cannot publish", why, fix));

@@ -1,4 +1,4 @@
-"""The records and functions of tieline.h, through ctypes. Calls let other threads run."""
+"""The records and functions of tieline.h that the module uses, through ctypes. Calls let other threads run."""
 
 import ctypes
 import os
