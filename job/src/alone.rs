@@ -1,4 +1,4 @@
-//! The exchange of a job of one process, with or without a launcher.
+//! The exchange of a job of one process that uses no server.
 
 use super::link::late_lookup;
 use super::{Deadline, Exchange};

@@ -12,8 +12,9 @@
 //!   optional slot by a stub, which returns `UNSUPPORTED` or does nothing.
 //! * No bit-fields, no enums, no `bool`, no struct by value. Text is a pointer and a length, UTF-8,
 //!   without a terminating zero; fixed-size names are zero-padded.
-//! * Each side frees the memory that it allocated. Pointers in arguments are borrowed for the call, with two exceptions: the bytes
-//!   of a pending operation stay until its completion, and the host's table stays for the life of the process.
+//! * Each side frees the memory that it allocated. Pointers in arguments are borrowed for the call, with three exceptions. The
+//!   bytes of a pending operation stay until its completion, registered memory stays until `deregister`, and the host's table stays
+//!   for the life of the process.
 //! * One thread at a time calls the functions of an interface and its endpoints: the thread that opened the interface, unless the
 //!   module has `ANY_THREAD`. Several threads may call the functions of a provider or a domain at the same time.
 

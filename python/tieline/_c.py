@@ -137,7 +137,7 @@ FUNCTIONS = {
 
 
 def _candidates():
-    """Candidate paths of the library, in order: the user's setting, the wheel, the loader's search path."""
+    """The path of the library: the user's setting unless the process has raised rights, else the wheel's file, else the loader's search path."""
     named = os.environ.get("TIELINE_LIBRARY")
     if named and os.getuid() == os.geteuid() and os.getgid() == os.getegid():
         yield named

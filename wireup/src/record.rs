@@ -8,7 +8,7 @@ const MAX_SPANS: usize = 256;
 /// One worker with current or past connections.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeerRecord {
-    /// The peer's epoch; 0: no message has arrived yet.
+    /// The peer's epoch; 0 if it is not known yet.
     pub(super) epoch: u64,
     /// The connections by module.
     pub(super) pairs: BTreeMap<Box<str>, Pair>,

@@ -72,8 +72,8 @@ pub unsafe extern "C" fn tieline_worker_test(
     }))
 }
 
-/// Releases the request number of a pending operation. The operation continues. If the operation fails, the endpoint's next flush
-/// reports the failure.
+/// Releases the request number of a pending operation. The operation continues. If the operation fails, a later flush of the
+/// endpoint reports the failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_forget(worker: *const WorkerHandle, request: u64) -> i32 {
     done(

@@ -277,7 +277,8 @@ pub unsafe extern "C" fn tieline_endpoint_flush_messages(
     }))
 }
 
-/// Orders every put, get and atomic posted before ahead of those posted after. The call does not wait.
+/// Orders every put, get and atomic that was posted on this endpoint before ahead of those posted on it after. The call does not
+/// wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_fence(endpoint: *const EndpointHandle) -> i32 {
     done(ask(endpoint, |endpoint| Ok(endpoint.fence()?)))

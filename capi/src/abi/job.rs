@@ -418,7 +418,7 @@ pub unsafe extern "C" fn tieline_job_exchange(
 
 /// Returns when every process has called tieline_job_barrier. If `worker` is not null, the call makes progress on the worker, and
 /// sleeps while there is nothing to do. Pass a worker if peers may still access its memory or wait for its replies. Returns
-/// TIELINE_BUSY in a handler of that worker.
+/// TIELINE_BUSY in a handler or in the condition of a wait of that worker.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_barrier(
     job: *const JobHandle,

@@ -34,7 +34,7 @@ pub const TIELINE_ALL: u64 = 7;
 /// completion, a notification or a message has reported the put. A device may then reorder peers' writes on the bus.
 pub const TIELINE_RELAXED_ORDERING: u64 = 8;
 /// Flag of a registration, not a right: the memory is reserved and may be committed later, so the library does not check that it is
-/// mapped with these rights. Until the memory is committed, peers' accesses fail with TIELINE_PERMISSION.
+/// mapped with these rights. Until the memory is committed, accesses by peers fail, usually with TIELINE_PERMISSION.
 pub const TIELINE_COMMITTED_LATER: u64 = 16;
 
 /// Report of a completion by a request number: tieline_worker_finish, _test, _forget.

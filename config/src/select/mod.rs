@@ -85,7 +85,7 @@ impl Selection {
         !self.excludes && !self.entries.is_empty()
     }
 
-    /// Checks whether the list contains exactly this name, not a glob that matches the name.
+    /// Checks whether this including list contains exactly this name, and not only a glob that matches the name.
     pub fn asks_for(&self, name: &str) -> bool {
         !self.excludes && self.entries.iter().any(|entry| entry.name == name)
     }
