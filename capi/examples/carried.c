@@ -1,4 +1,4 @@
-/* The application carries the few datagrams that establish connections, here over UDP sockets of its own. Rank 0 greets the others.
+/* The application carries the datagrams that establish connections, here over UDP sockets of its own. Rank 0 greets the others.
  *
  * TIELINE_PROVIDERS=tcp TIELINE_CONNECT=oob tieline run -n 2 -- ./carried
  */
@@ -32,7 +32,7 @@ static struct sockaddr_in open_socket(void)
     return at;
 }
 
-/* Sends a datagram through the socket. The socket may lose datagrams: the library retransmits. */
+/* Sends a datagram through the socket. The socket may lose datagrams, because the library retransmits. */
 static int32_t carry(void *user, const void *to, size_t to_len, const void *datagram, size_t len)
 {
     struct sockaddr_in there;
@@ -50,7 +50,7 @@ static void turn(void)
     unsigned char datagram[ROOM];
     ssize_t len;
     while ((len = recv(udp, datagram, sizeof datagram, 0)) > 0) {
-        /* Any process may send to a socket: the library rejects datagrams that no peer sent. */
+        /* Any process may send to a socket, so a rejected datagram is not a failure here. */
         (void)tieline_worker_deliver(me.worker, datagram, (size_t)len);
     }
     check(tieline_worker_progress(me.worker));

@@ -84,7 +84,7 @@ int main(void)
     say(&state);
     while (state.heard < LINES || state.read < LINES) {
         int32_t armed = check(tieline_worker_arm(me.worker));
-        /* If the worker has something to do, the loop only polls the other descriptors. */
+        /* If the worker may have something to do, epoll_wait only polls. */
         count = epoll_wait(loop, events, 4, armed == TIELINE_PENDING ? 0 : -1);
         expect(count >= 0);
         for (at = 0; at < count; at++) {

@@ -1,4 +1,4 @@
-/* Every detectable error of a caller: each is reported with a text. The failed call has no other effect.
+/* Errors of a caller that the library detects: each is reported, mostly with a text. The failed call does nothing else.
  *
  * ./misuse
  */
@@ -221,7 +221,7 @@ static void message_is_refused_after_handler(void)
 
 static struct tieline_message copies[2];
 
-/* Checks that every function that takes a record refuses this record. */
+/* Checks that the functions that take such a record refuse this record. */
 static void is_refused(const struct tieline_message *record)
 {
     struct tieline_announcement *late;
@@ -338,7 +338,7 @@ static void *another_thread(void *user)
     return NULL;
 }
 
-/* A handler may make every call that does not wait; another thread is refused. */
+/* A handler may make calls that do not wait, for example these. Calls that wait, and those of other threads, are refused. */
 static void on_message(void *user, const struct tieline_message *message)
 {
     struct fixture *f = (struct fixture *)user;
@@ -649,7 +649,7 @@ static int32_t is_seen(void *user)
     return 0;
 }
 
-/* Makes every kind of waiting call while being canceled; the cancellation takes effect after them. */
+/* Makes waiting calls while being canceled; the cancellation takes effect after them. */
 static void *waits_until_it_is_canceled(void *user)
 {
     struct fixture *f = (struct fixture *)user;

@@ -1,4 +1,4 @@
-/* Calls of the interface that the examples do not use, each at least once, by a worker with an endpoint to itself.
+/* Calls of the interface that the examples do not use, mostly by a worker with an endpoint to itself.
  *
  * ./surface
  */

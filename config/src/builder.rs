@@ -37,7 +37,7 @@ impl ConfigBuilder {
             .raised_rights(raised_rights())
     }
 
-    /// Reads the given environment instead of that of the process.
+    /// Uses the given variables as the environment.
     pub fn environment(
         mut self,
         variables: impl IntoIterator<Item = (String, String)>,

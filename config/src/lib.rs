@@ -3,8 +3,8 @@
 //! A value comes from the program (`Context::builder().set(..)`), else the environment, else a file, else the variable's default;
 //! every value records its origin. Files are `/etc/tieline/tieline.toml`, the user's `tieline/tieline.toml` under
 //! `$XDG_CONFIG_HOME` or `~/.config`, and the file that `TIELINE_CONFIG` names; a later file overrides an earlier one. An empty
-//! value counts as not set. A process that runs with raised rights reads no file of the user, and ignores every environment
-//! variable that names a file or a directory.
+//! value counts as not set. A process that runs with raised rights does not read the user's file, and ignores the environment
+//! variables that name a file or a directory ([`vars::chooses_a_place`]).
 //!
 //! ```text
 //! let config = Config::builder().process_environment().set("TIELINE_QUEUE_BYTES", "1m").build()?;
@@ -185,7 +185,7 @@ impl Config {
         }
     }
 
-    /// Returns every variable that has a value, with the result of [`Config::get`].
+    /// Returns each core variable and each set variable that has a value, with the result of [`Config::get`].
     pub fn all(&self) -> Vec<(String, String)> {
         let core = vars::CORE.iter().filter(|var| !var.is_family()).map(|var| var.name);
         let names: BTreeSet<&str> = core.chain(self.set.keys().map(String::as_str)).collect();
@@ -280,7 +280,8 @@ impl Config {
         let _ = self.known_mut().providers.insert(provider.to_owned());
     }
 
-    /// Adds the variables of a provider that is in use, or whose only obstacle is a refused value.
+    /// Adds the variables of a provider that is in use, or whose only obstacle is a refused value. The core's own variables are
+    /// ignored.
     pub fn declare(&self, provider: &str, variables: impl IntoIterator<Item = Declared>) {
         let mut known = self.known_mut();
         for variable in variables {
@@ -294,8 +295,8 @@ impl Config {
         }
     }
 
-    /// Returns every variable: the core's in the order of the documentation, priorities that were set, the providers' variables,
-    /// and unknown names that are set.
+    /// Returns every variable: the core's in the order of the documentation, with the names of families that are set, the
+    /// providers' variables, and the other names that are set.
     pub fn views(&self) -> Vec<ValueView> {
         let mut views = Vec::new();
         for core in vars::CORE {
@@ -433,8 +434,8 @@ impl Config {
     }
 }
 
-/// Returns a value in a form that may be shown. The value of a variable whose name contains `SECRET` is hidden, unless the value is
-/// the path of a file.
+/// Returns a value in a form that may be shown. The value of a variable whose name contains `SECRET` is hidden, unless the name
+/// ends in `_FILE`.
 fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     let is_secret = name.contains("SECRET") && !name.ends_with("_FILE") && !value.is_empty();
     if is_secret { HIDDEN.into() } else { config::shown(name, value) }

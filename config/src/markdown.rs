@@ -29,8 +29,8 @@ pub fn markdown(providers: Vec<(&'static str, Vec<Declared>)>, loaded: &[ValueVi
     text
 }
 
-/// Returns the text of the installed `/etc/tieline/tieline.toml`: the same variables, each set to its default in a line that begins
-/// with `#`.
+/// Returns the text of the installed `/etc/tieline/tieline.toml`: the same variables except `TIELINE_CONFIG` and `TIELINE_SECRET`,
+/// each set to its default in a line that begins with `#`.
 #[must_use]
 pub fn settings_file(
     providers: Vec<(&'static str, Vec<Declared>)>,

@@ -1,6 +1,7 @@
 //! The nearest known spelling of an unknown name.
 
-/// Returns the candidate that is nearest to `name`, or `None` if more than a third of the letters would have to change.
+/// Returns the candidate that is nearest to `name`, or `None` if more than a third of the letters, and more than one, would have to
+/// change.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = (name.chars().count() / 3).max(1);
     candidates

@@ -19,7 +19,7 @@ pub struct CoreVar {
 macro_rules! core_vars {
     ($( $constant:ident = $name:literal, $default:literal, $kind:expr, $doc:literal; )*) => {
         $( #[doc = $doc]
-        #[allow(dead_code)] // the registry, which does not know this table, reads some by their text
+        #[allow(dead_code)] // the crate `host`, which does not know this table, reads some by their text
         pub const $constant: &str = $name; )*
         /// Every variable of the core, in the order of the documentation.
         pub const CORE: &[CoreVar] = &[
@@ -131,7 +131,8 @@ pub fn holds_names(name: &str) -> bool {
     var.is_some_and(|var| matches!(var.kind, Kind::Selection | Kind::Path))
 }
 
-/// Checks whether a launcher sets this variable for the processes that it starts. Such a variable is not a setting of the user.
+/// Checks whether this variable belongs to launchers, the bootstrap or the Python module, which read it from the environment. Such
+/// a variable is no setting of the core.
 pub fn is_of_the_launcher(name: &str) -> bool {
     LAUNCHER.contains(&name)
 }

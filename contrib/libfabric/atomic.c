@@ -1,5 +1,5 @@
-/* Atomics on one 32-bit or 64-bit integer. Consumers query whether an atomic is supported, and use messages
-   for the others. */
+/* Atomics on one 32-bit or 64-bit integer. Consumers can query whether an atomic is supported; other
+   atomics are refused. */
 #include "fi.h"
 #include <string.h>
 
@@ -73,7 +73,7 @@ static uint64_t value_of(const void *from, uint32_t width) {
     return width == 4 ? narrow : wide;
 }
 
-/* The parameters of an atomic, in a form that all atomic calls share. */
+/* The parameters of an atomic operation, in a form that all posting calls share. */
 struct atomic {
     enum call call;
     const void *operand, *compare;

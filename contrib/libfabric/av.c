@@ -1,5 +1,5 @@
-/* Address vectors: lists of names. Both types of vector number the names 0, 1, 2. A name is resolved at the first send
-   to it. */
+/* Address vectors: lists of names. Both types of vector number the names 0, 1, 2. A name is resolved at the first
+   operation to it. */
 #include "fi.h"
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +79,7 @@ static int insertsym(struct fid_av *av, const char *node, size_t nodes, const ch
     return -FI_ENOSYS;
 }
 
-/* Numbers are not reused, and connections stay open until the endpoint is closed. */
+/* Removal has no effect: numbers are not reused, and connections stay open until the endpoint is closed. */
 static int remove_addresses(struct fid_av *fid, fi_addr_t *fi_addr, size_t count, uint64_t flags) {
     struct av *av = container_of(fid, struct av, fid);
     int result = 0;

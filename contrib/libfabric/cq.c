@@ -1,5 +1,5 @@
-/* Completion queues. A queue holds completions in order, grows as needed, and
-   drops none. */
+/* Completion queues. A queue holds completions in order, and grows as needed. Without memory for it, the
+   process is aborted. */
 #include "fi.h"
 #include <sched.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /*
  * Features that Open MPI does not use, tested directly through libfabric by one process that is its own peer. The features are keys
- * chosen by the caller, a reused key number, unknown keys, atomics checked by value, messages of any length, and truncation.
+ * chosen by the caller, a reused key number, unknown keys, atomics checked by value, messages of up to 5 MiB, and truncation.
  */
 #include "opened.h"
 

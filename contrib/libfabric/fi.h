@@ -2,8 +2,9 @@
  * A libfabric provider over Tieline's C library: declarations shared by its files.
  *
  * A domain is a Tieline context, an endpoint a worker, and a peer of an endpoint (an address of its vector) an endpoint of that
- * worker. Every libfabric operation is a `struct op`, whose address is the word that Tieline reports with its completion. One lock
- * per domain allows calls from any thread; the holder of the lock may use the domain's workers.
+ * worker. Every libfabric operation is a `struct op`, whose address is the word that Tieline reports with its completions. The
+ * provider's own queries and replies for keys are such operations too. One lock per domain allows calls from any thread; the holder
+ * of the lock may use the domain's workers.
  */
 #ifndef TIELINE_FI_H
 #define TIELINE_FI_H
@@ -28,11 +29,11 @@
 
 /* The largest size for fi_inject and its variants. */
 #define MAX_INJECT 4096
-/* The size up to which Tieline copies sends and puts. The buffer of a longer operation stays in use until the operation completes. */
+/* The size up to which the provider posts sends and puts from copied bytes. A longer operation uses its buffer until its completion. */
 #define MAX_COPIED 8192
 #define MAX_MESSAGE ((size_t)1 << 30)
 
-/* Message ids: application messages, and the query for the handle of a requested key, with its reply. */
+/* Message ids: application messages, the query for the handle of a key that its owner's caller chose, and the reply to it. */
 #define ID_MESSAGE 1
 #define ID_KEY_ASKED 2
 #define ID_KEY_TOLD 3
@@ -96,13 +97,13 @@ struct cq {
     size_t users;
 };
 
-/* A peer's key, and the number by which the libfabric user refers to it. */
+/* A place for a peer's key, and the number by which the libfabric user refers to the key. */
 struct known_key {
     enum { KEY_EMPTY, KEY_ASKED, KEY_TOLD, KEY_LOOKED_UP, KEY_READY, KEY_REFUSED } state;
     uint64_t number;
     uint64_t handle;
     struct tieline_key *key;
-    /* Whether an operation was posted with the key. */
+    /* Whether an operation was posted with this key since it was resolved. */
     bool was_used;
 };
 #define KNOWN_KEYS 256
@@ -120,12 +121,12 @@ struct peer {
     struct tieline_endpoint *to;
     uint32_t number;
     struct known_key *keys;
-    /* Messages that wait until the peer is resolved, in order. */
+    /* Messages that wait until the peer is resolved or has room, in order. */
     struct queue waiting;
     size_t waiting_count;
 };
-/* The number of waiting operations at which posts return -FI_EAGAIN. The number is large, because a consumer retries only when a
-   completion arrives. */
+/* The number of waiting operations at which posts return -FI_EAGAIN. The number is large, because Open MPI retries only when a
+   completion has arrived. */
 #define MAX_WAITING 1024
 
 enum kind { OP_SEND, OP_RECV, OP_WRITE, OP_READ, OP_ATOMIC, OP_FETCH, OP_KEY, OP_ANSWER };
@@ -140,7 +141,7 @@ struct op {
     int error;
     int status;
     bool is_used;
-    /* Whether the operation's completion is reported. */
+    /* Whether the completion is reported if there is no error. An error is always reported. */
     bool is_told;
     bool was_tried;
     uint64_t flags;
@@ -216,7 +217,7 @@ int get_info(uint32_t version, const char *node, const char *service, uint64_t f
 /* Declarations of domain.c. */
 int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **domain, void *context);
 void domain_progress(struct domain *domain);
-/* Finds an operation's local memory: a region that the caller has registered, or a transient registration. */
+/* Finds an operation's local memory: a region that the caller has registered, or else a new transient registration (in ops.c). */
 int32_t lend(struct op *op, void *desc);
 /* Declarations of mr.c. */
 extern struct fi_ops_mr mr_ops;
@@ -227,9 +228,9 @@ int cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **
 void cq_tell(struct cq *cq, const struct event *event);
 /* Declarations of ep.c. */
 int ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep, void *context);
-/* Makes progress, and takes completions of the endpoint's worker. */
+/* Makes progress, takes the completions of the endpoint's worker, and retries operations. */
 void ep_progress(struct ep *ep);
-/* Finds the endpoint for an address. Returns 0, -FI_EINPROGRESS while the address is being resolved, or the error. */
+/* Finds the endpoint for an address. Returns 0, -FI_EINPROGRESS while the address is being resolved, or another error. */
 int peer_of(struct ep *ep, fi_addr_t addr, struct peer **peer);
 struct peer *peer_by_number(struct ep *ep, uint32_t number, fi_addr_t *addr);
 /* Declarations of ops.c. */
@@ -253,10 +254,10 @@ int32_t msg_flush(struct op *op);
 int32_t msg_take(struct op *op);
 void msg_progress(struct ep *ep);
 void msg_close(struct ep *ep);
-/* Declarations of rma.c. */
+/* Declarations of rma.c and, for atomics, of atomic.c. */
 extern struct fi_ops_rma rma_ops;
 extern struct fi_ops_atomic atomic_ops;
-/* Posts a put, get or atomic. Returns 0, -FI_EINPROGRESS while the endpoint or key is being resolved, or -FI_*. */
+/* Posts a put, get or atomic. Returns 0, -FI_EINPROGRESS while the endpoint or key is being resolved, or another -FI_*. */
 int rma_post(struct op *op);
 /* Starts a put, get or atomic. If the endpoint or key is still being resolved, queues the operation and returns. */
 int rma_start(struct op *op);

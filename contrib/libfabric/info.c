@@ -1,6 +1,6 @@
 /*
- * The provider's offer: one entry of type RDM, or nothing. This file opens no Tieline object, because every process that is
- * linked with libfabric runs this code.
+ * The provider's offer: one entry of type RDM, or nothing. This file opens no Tieline object, because libfabric calls it in
+ * every process that queries its providers.
  */
 #include "fi.h"
 #include <stdlib.h>

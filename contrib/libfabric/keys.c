@@ -1,8 +1,8 @@
 /*
  * The keys of peers, and the numbers by which the libfabric user refers to them.
  *
- * If the provider chooses keys, the number is Tieline's handle, and the library queries its owner. If the caller chooses, the owner
- * is first queried for the handle of a number. Both replies need the owner's progress.
+ * If the provider chooses keys, the number is the handle of Tieline's region, and the library may query its owner for the key. If the
+ * caller chooses, a message first queries the owner for the handle of a number. Both replies need the owner's progress.
  */
 #include "fi.h"
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* A stopped peer, and a killed peer: no operation ends early, every operation ends once, and posts do not return -FI_EAGAIN
+/* A stopped peer, and a killed peer: no operation ends early, every accepted operation ends, and posts do not return -FI_EAGAIN
    forever. */
 #include "opened.h"
 #include <signal.h>
@@ -43,7 +43,7 @@ int main(void) {
         DONE(fi_send(ep, word, sizeof word, NULL, 0, word));
     DONE(fi_write(ep, bytes, sizeof bytes, NULL, 0, 0, KEY, bytes));
 
-    /* While the peer is stopped, a message is not delivered. The test bounds the number of polls rather than the time. */
+    /* While the peer is stopped, a send does not complete. The test bounds the number of polls rather than the time. */
     int status;
     EXPECT(kill(peer, SIGSTOP) == 0 && waitpid(peer, &status, WUNTRACED) == peer && WIFSTOPPED(status));
     EXPECT(POSTED(fi_send(ep, word, sizeof word, NULL, 0, word)) == 0);
@@ -53,8 +53,8 @@ int main(void) {
     }
     EXPECT(kill(peer, SIGCONT) == 0 && next().err == 0);
 
-    /* The peer is killed while messages and puts are in flight: each accepted operation ends, the first failure is reported,
-       and then posts fail. */
+    /* The peer is killed while messages are in flight: each accepted one ends as failed, and later operations
+       fail. */
     EXPECT(kill(peer, SIGSTOP) == 0 && waitpid(peer, &status, WUNTRACED) == peer);
     int posted = 0, ended = 0, failed = 0;
     for (; posted < MANY; posted++)

@@ -1,4 +1,4 @@
-/* Registered memory. If the provider may choose the key, it is Tieline's handle; otherwise it is the number that the caller
+/* Registered memory. If the provider chooses keys, a key is Tieline's handle; otherwise it is the number that the caller
    requests. */
 #include "fi.h"
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static int mr_close(struct fid *fid) {
     pthread_mutex_lock(&domain->lock);
     int32_t status;
     double until = 0;
-    /* An operation or a peer may still use the region. Progress completes such accesses. */
+    /* An operation or a peer may still use the region. Progress can complete such accesses. */
     while ((status = tieline_region_close(mr->region)) == TIELINE_BUSY) {
         domain_progress(domain);
         if (until == 0)

@@ -1,6 +1,6 @@
 /*
- * Messages, matched in order of arrival with receives in the order in which they were posted. A long message is a rendezvous
- * message of Tieline: it keeps its position in this order, and is received into the buffer of the matching receive.
+ * Messages, matched in order of arrival with receives in the order in which they were posted. A long message may be a
+ * rendezvous message of Tieline. It keeps its position in this order, and is received into the buffer of the matching receive.
  */
 #include "fi.h"
 #include <stdlib.h>
@@ -67,7 +67,7 @@ static void arrived(void *user, const struct tieline_message *message) {
     tieline_message_peer(message, &number);
     if (message->is_announced && tieline_message_announcement(message, &announced) < 0)
         return;
-    /* While a receive is posted, no message is unexpected. */
+    /* Receives are posted only after the unexpected messages are used up, so this message is next in order. */
     struct op *op = pop(&ep->posted);
     if (op)
         receive(op, number, message->len, message->payload, announced);
@@ -139,7 +139,7 @@ int msg_cancel(struct ep *ep, void *context) {
 
 /* ---- Sending ---- */
 
-/* Flushes the endpoint's messages, for DELIVERY_COMPLETE: the peer has received the message when a later round trip has completed. */
+/* Flushes the endpoint's messages, for DELIVERY_COMPLETE. When the flush has completed, the peer has received the message. */
 int32_t msg_flush(struct op *op) {
     struct peer *peer = &op->ep->peers[op->to];
     struct tieline_how how = how_of(op);
@@ -168,7 +168,7 @@ static int32_t start(struct op *op) {
     return status;
 }
 
-/* Sends the messages that were posted before the peer was resolved, in order. */
+/* Sends waiting messages in order, to each peer that is resolved. If a peer cannot be resolved, they fail. */
 void msg_progress(struct ep *ep) {
     for (size_t i = 0; ep->waiting && i < ep->peer_count; i++) {
         struct peer *peer = &ep->peers[i];

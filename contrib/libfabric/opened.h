@@ -26,7 +26,7 @@
 static struct fid_cq *cq;
 static struct fid_ep *ep;
 
-/* Waits for the next completion, and returns it or the number of an error. */
+/* Waits for the next completion, and returns its entry. A failed operation's entry contains the error in `err`. */
 static struct fi_cq_err_entry next(void) {
     struct fi_cq_err_entry entry = {0};
     ssize_t taken;
@@ -40,7 +40,7 @@ static struct fi_cq_err_entry next(void) {
     return entry;
 }
 
-/* Posts until the call is accepted: an address or a key is resolved first. */
+/* Repeats the call while it returns -FI_EAGAIN, with progress between the calls. Returns the last result. */
 #define POSTED(call)                                                                                                 \
     ({                                                                                                               \
         ssize_t said;                                                                                                \
@@ -60,7 +60,7 @@ static struct fid_fabric *fabric;
 static struct fid_domain *domain;
 static struct fid_av *av;
 
-/* Opens all objects: the caller chooses keys, addresses are offsets, and a send completes at its target. */
+/* Opens all objects. The caller chooses keys, addresses are offsets, and a send completes only after its delivery. */
 static void open_all(void) {
     struct fi_info *hints = fi_allocinfo(), *none;
     hints->fabric_attr->prov_name = strdup("tieline");

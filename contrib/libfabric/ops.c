@@ -96,7 +96,7 @@ void op_free(struct op *op) {
     op->ep->spare = op;
 }
 
-/* Closes all operations of an endpoint whose worker is closed: pending operations are not reported. */
+/* Frees all operations of an endpoint whose worker is closed. Pending operations are not reported. */
 void ops_close(struct ep *ep) {
     struct slab *next;
     for (struct slab *slab = ep->slabs; slab; slab = next) {
@@ -163,8 +163,8 @@ static void tell(struct op *op) {
         cq_tell(cq, &event);
 }
 
-/* Reports the end of an operation after the last access to its memory, so that the caller may free the
-   memory. */
+/* Reports the end of an operation after the last access to its memory. Until then, the operation stays in
+   the queue `closing`. */
 void op_close(struct op *op) {
     if (op->lent) {
         int32_t status = tieline_region_close(op->lent);
@@ -239,7 +239,7 @@ void op_ended(struct op *op, int32_t status, uint64_t value) {
     op_close(op);
 }
 
-/* Retries operations that could not start because the queue was full or a key was missing. */
+/* Retries an operation, or a part of it, that could not start because there was no room or a key was missing. */
 void op_retry(struct op *op) {
     int32_t status;
     switch (op->kind) {

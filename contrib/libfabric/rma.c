@@ -1,5 +1,5 @@
-/* Puts and gets. A put completes as in Tieline: when its bytes are at the target, as DELIVERY_COMPLETE
-   requires. */
+/* Puts, gets and atomics. A put completes as in Tieline: when its bytes are visible at the target, as
+   DELIVERY_COMPLETE requires. */
 #include "fi.h"
 #include <stdlib.h>
 #include <string.h>

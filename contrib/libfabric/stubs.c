@@ -1,4 +1,4 @@
-/* Tagged messages and collectives are not offered. Consumers call function slots unchecked, so each slot has a stub. */
+/* Tagged messages and collectives are not offered. Consumers call function slots unchecked, so each slot has a stub that refuses. */
 #include "fi.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"

@@ -1,4 +1,4 @@
-//! The exchange of a process without a launcher: a job of one.
+//! The exchange of a job of one process that uses no server.
 
 use super::link::late_lookup;
 use super::{Deadline, Exchange};
@@ -6,7 +6,6 @@ use crate::Error;
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// The exchange of a job of one process.
 #[derive(Default)]
 pub(super) struct Alone {
     published: Mutex<HashMap<u32, Vec<u8>>>,

@@ -6,9 +6,9 @@
 //! TIELINE_RANK=1 ./program        # anywhere
 //! ```
 //!
-//! If the job has a secret, both ends prove that they know the secret. Without a secret only a loopback address is accepted. The
-//! ranks then meet at a local socket with that address in its name, whose ends ask the kernel for each other's user; for a TCP port
-//! the kernel does not report the user.
+//! If the job has a secret, both ends prove that they know the secret. Without a secret only a loopback address is accepted, and
+//! the local socket of a Slurm step on one node. The ranks then meet at a local socket with that address in its name, whose ends
+//! ask the kernel for each other's user; for a TCP port the kernel does not report the user.
 //!
 //! Rank 0 serves from a thread named `tieline-bootstrap`, which lives as long as its [`Job`](super::Job): the other ranks must not
 //! wait until rank 0 has finished a computation. The thread sleeps while no rank sends anything. When the Job is dropped, the
@@ -28,8 +28,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tieline_plugin_api::process::Mark;
 
-/// The pauses between two attempts to connect.
+/// The first pause between two attempts to connect; the pauses double.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// The longest pause between two attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The time limit for one attempt to connect.
@@ -48,7 +49,7 @@ pub(super) struct Bootstrap {
     secret: Vec<u8>,
     /// The name of the variable that contains the addresses.
     variable: &'static str,
-    /// The name of the local socket, if all ranks are on one host.
+    /// The name of the local socket, if Slurm states that all ranks are on one host.
     local: Option<String>,
 }
 
@@ -298,7 +299,7 @@ fn run(mut server: Server) {
     server.stop_listening();
 }
 
-/// Serves until rank 0 has left and all ranks were notified.
+/// Serves until rank 0 has left, and then until all ranks were notified, for at most [`LAST_WORDS`].
 fn serve(server: &mut Server) {
     let mut joined = false;
     while !joined || server.has(0) {

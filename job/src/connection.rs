@@ -16,7 +16,7 @@ const BACKLOG: usize = 1 << 20;
 pub(super) struct Connection {
     pub(super) stream: Stream,
     pub(super) source: Source,
-    /// The handshake in progress; `None` for local sockets, where the kernel reports the peer's user.
+    /// The handshake in progress; `None` once it is complete, and for local sockets, where the kernel reports the peer's user.
     pub(super) handshake: Option<Handshake>,
     pub(super) decoder: Decoder,
     pub(super) out: Outbox,
@@ -139,8 +139,8 @@ impl Connection {
         }
     }
 
-    /// Checks whether the server processes input of this connection. If the connection only waits for a final frame, input is
-    /// discarded.
+    /// Checks whether the server processes input of this connection. While the connection only waits until a final frame is sent,
+    /// its input stays unread.
     pub(super) fn is_heard(&self) -> bool {
         self.open && !self.closing && self.out.asked < BACKLOG
     }

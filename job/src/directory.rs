@@ -1,7 +1,7 @@
 //! The published bytes of all processes. The module is a state machine without I/O or a clock.
 //!
 //! Bytes are sent only in answer to a lookup. A lookup of a missing key waits until the key is published, its owner leaves, or the
-//! requester forgets the lookup.
+//! requester leaves or forgets the lookup.
 
 use super::wire::{MAX_KEYS, MAX_LOOKUPS, MAX_PUBLISHED};
 use std::collections::{HashMap, HashSet};

@@ -32,8 +32,9 @@ pub(super) struct Gather {
     size: usize,
     /// The processes that have joined, by rank. A map is used, so that a mistyped large size costs no memory.
     members: BTreeMap<usize, Member>,
-    /// The number of contributions to the current exchange, and the sum of their bytes.
+    /// The number of contributions to the current exchange.
     given: usize,
+    /// The sum of the bytes of these contributions, each with its length.
     given_bytes: u64,
     /// The final frame for all processes.
     over: Option<Frame>,
@@ -142,7 +143,8 @@ impl Gather {
         self.end(Frame::Late { text })
     }
 
-    /// Handles a process that ended or disconnected: every process that waits for it, then or later, gets the reason.
+    /// Handles a process that ended or disconnected: every process that waits for it, then or later, gets the reason, unless the
+    /// exchange has ended for another one.
     pub(super) fn gone(&mut self, text: &str) -> Reply {
         self.end(Frame::Lost { text: text.to_owned() })
     }
@@ -177,7 +179,7 @@ impl Gather {
             return Reply::Nobody;
         }
         self.over = Some(last_word.clone());
-        // Pending contributions receive no answer.
+        // Pending contributions get the final frame instead of an answer.
         self.members.values_mut().for_each(|member| member.part = None);
         Reply::All(last_word)
     }

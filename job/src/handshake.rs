@@ -14,7 +14,7 @@ const PURPOSE: u8 = 16;
 /// The fixed cookie of the exchange, whose address is known before the exchange exists.
 const COOKIE: [u8; 16] = *b"tieline exchange";
 
-/// The time limit for the listener's next bytes within the handshake.
+/// The time limit of the dialler for the whole handshake.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// The server's side of a handshake.

@@ -1,7 +1,7 @@
 //! Finds the processes of a job that share a host, by facts that each process contributes to the first exchange.
 //!
-//! Two processes share a host if they have the same boot of a kernel and the same network and PID namespaces. Two containers
-//! therefore count as two hosts.
+//! Two processes share a host if they have the same boot of a kernel and the same network and PID namespaces. Two containers with
+//! namespaces of their own therefore count as two hosts.
 
 use super::wire::Hello;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,5 @@
-//! A job: the processes that one launcher started, and the exchange by which they pass each other the few bytes needed to connect.
+//! A job: the processes that a launcher or a user started together, and the exchange by which they pass each other the few bytes
+//! needed to connect.
 //!
 //! ```no_run
 //! use tieline_job::Job;
@@ -22,9 +23,9 @@
 //! 4. a step of Slurm: a bootstrap on its first node;
 //! 5. none of these: the process is rank 0 of 1.
 //!
-//! Every wait has a deadline; the answer with the missing ranks may take two seconds more. If a rank dies, the exchange fails for
-//! all others. The error names that rank and the reason, and after the deadline the missing ranks. PMIx does not name a rank that
-//! died, and names missing ranks only if all ranks are on one host.
+//! Every wait for other processes has a deadline; the answer with the missing ranks may take two seconds more. If a rank dies, the
+//! exchange fails for all others. The error names that rank and the reason, and after the deadline the missing ranks. PMIx does not
+//! name a rank that died, and names missing ranks only if all ranks are on one host.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -67,7 +68,8 @@ use process_info::{BOOTSTRAP, Get, ProcessInfo, Secret, refuse, renamed};
 use tieline_plugin_api::process::Mark;
 use waiting::Waiting;
 
-/// The default deadline of joining and of each exchange. `TIELINE_BOOTSTRAP_TIMEOUT` or [`Job::set_deadline`] overrides it.
+/// The default deadline of joining and of each exchange. `TIELINE_BOOTSTRAP_TIMEOUT` overrides both, and [`Job::set_deadline`] that
+/// of exchanges.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// This process's place in its job.
@@ -285,9 +287,9 @@ impl Job {
     /// makes the same number of calls. `mine` has at most [`wire::MAX_CONTRIBUTION`] bytes.
     ///
     /// # Errors
-    /// `Invalid` in a forked child; `TooLarge`; `PeerFailed` with the rank that ended and how; `TimedOut` after the deadline, with
-    /// the ranks that have not joined or contributed. After any of them but the first two, the exchange is unusable. `Invalid` also
-    /// ends the exchange if a rank states another size, or if all contributions together exceed 4 GiB.
+    /// `Invalid` in a forked child; `TooLarge`; `PeerFailed` with the rank that ended and how, except over PMIx; `TimedOut` after
+    /// the deadline, with the missing ranks if the server knows them. After any of them but the first two, the exchange is
+    /// unusable. `Invalid` also ends the exchange if a rank states another size, or if all contributions together exceed 4 GiB.
     pub fn exchange(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.check_process()?;
         if mine.len() > wire::MAX_CONTRIBUTION {
@@ -302,9 +304,9 @@ impl Job {
         self.exchange.allgather(mine, &deadline)
     }
 
-    /// Publishes bytes, such as a worker's address or a key, for [`Job::lookup`] by other processes. The call waits for no other
-    /// process, and bytes are sent only in answer to a lookup. The bytes stay as long as the server of the exchange exists, even
-    /// after this process has ended.
+    /// Publishes bytes, such as a worker's address or a key, for [`Job::lookup`] by other processes. The call passes the bytes to
+    /// the server of the exchange, and waits for no other process. Except over PMIx, other processes get the bytes only in answer
+    /// to a lookup. The bytes stay as long as the server exists, even after this process has ended.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline_explain::Error> {
@@ -317,8 +319,8 @@ impl Job {
     /// ```
     ///
     /// # Errors
-    /// `Invalid` for a key that this process has published before, and in a forked child; `TooLarge` beyond [`wire::MAX_PUBLISHED`] bytes or
-    /// [`wire::MAX_KEYS`] keys in all; `PeerFailed` if the server of the exchange is gone.
+    /// `Invalid` for a key that this process has published before, and in a forked child; `TooLarge` beyond
+    /// [`wire::MAX_PUBLISHED`] bytes or [`wire::MAX_KEYS`] keys in all; `PeerFailed` if the server of the exchange is gone.
     pub fn publish(&self, key: u32, bytes: &[u8]) -> Result<(), Error> {
         self.check_process()?;
         let refuse = |status, why, fix| Err(Error::new(status, "cannot publish", why, fix));
@@ -350,7 +352,8 @@ impl Job {
     ///
     /// # Errors
     /// - `Invalid` for a rank that the job does not have, and in a forked child.
-    /// - `TimedOut` after the deadline; the text says whether that rank has joined at all. The lookup may be repeated.
+    /// - `TimedOut` after the deadline; except over PMIx, the text says whether that rank has joined at all. The lookup may be
+    ///   repeated.
     /// - `PeerFailed` if that rank has left without publishing the key, or the server of the exchange is gone. PMIx does not report
     ///   ranks that have left; there the result is `TimedOut`.
     /// - `Again` while [`wire::MAX_LOOKUPS`] lookups of this process are pending.

@@ -282,8 +282,8 @@ impl Link {
     }
 }
 
-/// Reads the pending input before the close. A TCP connection that is closed with unread input is reset, and the other side loses
-/// data that it has not received: the last publication.
+/// Reads the pending input before the close. A TCP connection that is closed with unread input is reset. The other side may then
+/// lose data that it has not read yet, such as the last publication.
 impl Drop for Link {
     fn drop(&mut self) {
         let is_own = self.process.is_here();

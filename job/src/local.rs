@@ -21,8 +21,9 @@ pub(super) fn name(kind: &str, what: &str) -> String {
 
 /// The number of names of one listener.
 const NAMES: usize = 8;
-/// The time limit for connecting to a listener whose queue is full, and the time between `bind` and `listen` of another process.
+/// The time limit for connecting to a listener whose queue is full.
 const ONE_CHECK: Duration = Duration::from_millis(100);
+/// The time that another process may take between `bind` and `listen`.
 const SOON: Duration = Duration::from_millis(10);
 
 /// Returns the names under which a listener may be found, in the order in which both sides try them. The kernel keeps a name in use

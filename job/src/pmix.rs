@@ -25,11 +25,12 @@ const PARTIAL: i32 = -52;
 /// The status of a get for a key that was not put: PMIX_ERR_NOT_FOUND.
 const NOT_FOUND: i32 = -46;
 
-/// The pauses between two gets of a missing key.
+/// The first pause between two gets of a missing key; the pauses double.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// The longest pause between two gets of a missing key.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether this process has joined. A server treats a process that has left as gone permanently.
+/// Whether this process has joined or tried to. A server treats a process that has left as gone permanently.
 static JOINED: AtomicBool = AtomicBool::new(false);
 /// The process that owns the connection to the server. The server would report the end of a forked child as that of the rank.
 static OWNER: Owner = Owner::new();

@@ -27,7 +27,7 @@ pub(super) struct ProcessInfo {
 }
 
 /// The variables of other launchers for rank, size, local rank, local size. These variables are used together with
-/// TIELINE_BOOTSTRAP, which contains the address.
+/// TIELINE_BOOTSTRAP, which contains the address; those of Slurm also without it.
 const OTHERS: &[[&str; 4]] = &[
     ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""],
     [

@@ -1,5 +1,5 @@
-//! The server of the exchange: the launcher, or rank 0's thread if there is none. The server adds I/O to `Gather`. Only
-//! [`Server::turn`] waits, up to its timeout.
+//! The server of the exchange: the launcher, or rank 0's thread if there is none. The server adds I/O to `Gather` and `Directory`.
+//! Only [`Server::turn`] waits, up to its timeout.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), tieline_explain::Error> {
@@ -160,7 +160,8 @@ impl Server {
         Ok(())
     }
 
-    /// Waits until there is input, one of the `others` is readable or the timeout has passed, and then handles all input.
+    /// Waits until there is input, one of the `others` is readable or the timeout has passed, and then handles input, with a limit
+    /// for each connection.
     ///
     /// # Errors
     /// Returns the system's error.
@@ -392,7 +393,7 @@ impl Server {
         }
     }
 
-    /// Fails pending lookups of this rank's bytes.
+    /// Fails pending lookups of this rank's bytes, and drops the rank's own lookups.
     fn leaves(&mut self, rank: usize, why: &str) {
         for answer in self.directory.gone(rank, why) {
             self.answer(answer);

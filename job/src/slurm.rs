@@ -6,15 +6,17 @@ use super::process_info::{Get, PORT, ProcessInfo, Secret, check_id, refuse, rena
 use crate::Error;
 use tieline_plugin_api::address_hash;
 
-/// The first of the ports for bootstraps. The numbers of the job and the step select the port.
+/// The first of the ports for bootstraps. Unless a variable sets the port, the numbers of the job and the step select it.
 const FIRST_PORT: u64 = 20_000;
+/// The number of ports for bootstraps.
 const PORTS: u64 = 10_000;
 
 /// The variable that names the nodes.
 const NODES: &str = "SLURM_STEP_NODELIST";
 
-/// Returns the identity, which includes TIELINE_JOB and distinguishes a step from every other step, of this cluster and of its
-/// neighbours. The distinction is needed because the range of ports is small, and two steps may get the same port.
+/// Returns the identity. It includes TIELINE_JOB and, as far as Slurm states them, the cluster, the job and the step, which
+/// distinguish a step from other steps. The distinction is needed because the range of ports is small, and two steps may get the
+/// same port.
 pub(super) fn identity(get: Get<'_>, own: &str) -> Result<String, Error> {
     let Some(job) = get("SLURM_JOB_ID") else { return Ok(own.to_owned()) };
     let or = |name: &str, otherwise: &str| get(name).unwrap_or_else(|| otherwise.to_owned());

@@ -35,7 +35,7 @@ impl Stream {
 }
 
 impl Stream {
-    /// Ends the connection in every process that shares it. The call succeeds if the connection has already ended.
+    /// Ends the connection in every process that shares it. An error is ignored, for example if the connection has already ended.
     pub(super) fn shutdown(&self) {
         let _ = match self {
             Stream::Unix(s) => s.shutdown(Shutdown::Both),

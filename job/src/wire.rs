@@ -35,7 +35,7 @@ pub const MAX_JOB: usize = 1024;
 /// The maximum length of a frame that a server accepts before the hello.
 pub const HELLO_LIMIT: usize = 4096;
 
-/// The maximum length of a frame that a server accepts: one contribution.
+/// The maximum length of a frame that a server accepts after the hello: one contribution.
 pub const CONTRIBUTION_LIMIT: usize = MAX_CONTRIBUTION + 64;
 
 /// The present version of this protocol.
@@ -113,7 +113,7 @@ pub enum Frame {
         /// The published bytes.
         bytes: Vec<u8>,
     },
-    /// A request for bytes that another process has published, or will publish.
+    /// A request for bytes that a process has published, or will publish.
     Lookup {
         /// The number that the requester gave to the lookup.
         id: u64,
@@ -283,8 +283,8 @@ impl Hello {
     }
 }
 
-/// Makes text of another process safe to show: keeps at most `most` characters, and removes characters that a terminal interprets
-/// or that change the direction of the text.
+/// Makes text of another process safe to show: keeps at most `most` characters, and replaces characters that a terminal interprets
+/// or that change the direction of the text by escape sequences.
 #[must_use]
 pub fn plain(text: &str, most: usize) -> String {
     let (mut shown, mut count) = (String::new(), 0);

@@ -2,17 +2,19 @@
 //!
 //! The rules; `docs/abi.md` explains them with examples:
 //!
-//! * Every record and table begins with `size`, the size as its writer compiled it, and only grows at the end. The records of the
-//!   data path ([`Event`], [`Iov`], [`Rma`], [`Atomic`]) have no size: they are frozen, and a changed record comes with a new slot.
-//!   Control calls take one record.
+//! * Records and tables begin with `size` (the note with `desc_len`), and only grow at the end. [`Event`], [`Iov`], [`Rma`],
+//!   [`Atomic`] and [`Cost`] have no size: they are frozen, and a changed record comes with a new slot. Control calls that create
+//!   or name something take one parameter record.
 //! * Flags of a call: a receiver refuses an unknown bit of the lower half with `UNSUPPORTED_PARAM`. A bit of the upper half is a
 //!   hint; a receiver ignores an unknown hint. Access rights have no hints. The core ignores unknown capabilities.
 //! * A slot never changes its type or meaning. Parameters: a short record is zero-filled, an unknown non-zero tail is
-//!   `UNSUPPORTED_PARAM`. Attributes: the callee writes `min(size)`. Tables: extra slots are ignored, missing slots are replaced by
-//!   stubs that return `UNSUPPORTED`.
+//!   `UNSUPPORTED_PARAM`. Attributes: the callee writes `min(size)`. Tables: extra slots are ignored. The core replaces a missing
+//!   optional slot by a stub, which returns `UNSUPPORTED` or does nothing.
 //! * No bit-fields, no enums, no `bool`, no struct by value. Text is a pointer and a length, UTF-8,
 //!   without a terminating zero; fixed-size names are zero-padded.
-//! * Each side frees the memory that it allocated. Pointers in arguments are borrowed for the call.
+//! * Each side frees the memory that it allocated. Pointers in arguments are borrowed for the call, with three exceptions. The
+//!   bytes of a pending operation stay until its completion, registered memory stays until `deregister`, and the host's table stays
+//!   for the life of the process.
 //! * One thread at a time calls the functions of an interface and its endpoints: the thread that opened the interface, unless the
 //!   module has `ANY_THREAD`. Several threads may call the functions of a provider or a domain at the same time.
 
@@ -52,7 +54,7 @@ use core::ffi::c_void;
 /// The major number: part of the note, the directory and the entry symbol. Only a core and a provider with the same major work
 /// together.
 pub const ABI_MAJOR: u16 = 1;
-/// The minor number, which counts additions at the ends of records and tables.
+/// The minor number, which rises when the ABI gets additions: slots, fields, flags, events, statuses.
 pub const ABI_MINOR: u16 = 1;
 /// The symbol that a provider exports.
 pub const ENTRY_SYMBOL: &str = "tieline_provider_v1";
@@ -62,7 +64,7 @@ pub const NOTE_OWNER: &[u8; 8] = b"tieline\0";
 pub const NOTE_TYPE: u32 = 1;
 /// The section that holds the ELF note.
 pub const NOTE_SECTION: &str = ".note.tieline.provider";
-/// The type of a core's ELF note, which states its ABI. Package managers derive their checks from it.
+/// The type of a core's ELF note, which states the core's ABI. Package managers compare it with the notes of providers.
 pub const CORE_NOTE_TYPE: u32 = 2;
 /// The section that holds the core's ELF note.
 pub const CORE_NOTE_SECTION: &str = ".note.tieline.core";
@@ -106,7 +108,7 @@ pub type KeyHandle = c_void;
 /// An open connection-only module.
 pub type ConnectorHandle = c_void;
 
-/// The host's services for a provider. The table stays valid for the life of the process.
+/// The host's services for a provider. The table stays valid for the life of the process, and any thread may call its functions.
 #[repr(C)]
 #[cfg_attr(test, derive(StableAbi))]
 #[derive(Clone, Copy)]
@@ -124,15 +126,16 @@ pub struct Host {
         unsafe extern "C" fn(context: *mut c_void, level: u32, text: *const u8, text_len: usize),
     >,
     /// Declares the configuration variables that the provider reads: `(context, list, count)`. The first record's size is the
-    /// distance between records. The entry function calls it before any other function of the host. The records and their texts are
-    /// borrowed for the call. `INVALID`: a variable is set to a value that it does not accept. The host keeps the error text, with
-    /// the place of the setting, and the entry function returns that status. `PROVIDER_FAILED`: the list is malformed or
-    /// contradicts itself. `UNSUPPORTED_PARAM`: the list has a kind or field that only a newer host knows.
+    /// distance between records. The entry function calls it before `config_get`. The records and their texts are borrowed for the
+    /// call. `INVALID`: a variable is set to a value that it does not accept. The host keeps the error text, with the place of the
+    /// setting, and the entry function returns that status. `PROVIDER_FAILED`: the list is malformed, contradicts itself, or names
+    /// a variable of another provider. `UNSUPPORTED_PARAM`: the list has a kind or field that only a newer host knows.
     pub config_declare: Option<
         unsafe extern "C" fn(context: *mut c_void, vars: *const ConfigVar, count: usize) -> i32,
     >,
-    /// Writes the value of a declared variable: `(context, name, name length, out)`. `NO_DEVICE`: the variable was not declared. A
-    /// value does not change. Its texts stay valid until `quiesce` has returned, or the entry function has failed.
+    /// Writes the value of a declared variable: `(context, name, name length, out)`. `NO_DEVICE`: the variable was not declared, or
+    /// its value was refused. `INVALID`: the record is too short for the value. A value does not change. Its texts stay valid until
+    /// `quiesce` has returned, or the entry function has failed.
     pub config_get: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -143,10 +146,10 @@ pub struct Host {
     >,
     /// Returns the nanoseconds of a clock that never goes backwards.
     pub clock_ns: Option<unsafe extern "C" fn(context: *mut c_void) -> u64>,
-    /// Reports an event that no call waits for. The record and its texts are borrowed for the call.
+    /// Reports an event that no call waits for, or the reason why the entry function fails. The record and its texts are borrowed
+    /// for the call.
     pub async_event: Option<unsafe extern "C" fn(context: *mut c_void, event: *const AsyncEvent)>,
-    /// Returns page-aligned zeroed memory, for buffers of a provider that should be accounted to the context: `(context, length)`;
-    /// null if there is none.
+    /// Returns page-aligned zeroed memory for buffers of a provider: `(context, length)`; null if there is none.
     pub pages_alloc: Option<unsafe extern "C" fn(context: *mut c_void, len: usize) -> *mut c_void>,
     /// Frees memory of `pages_alloc`: `(context, pointer, length)`.
     pub pages_free:
@@ -164,7 +167,7 @@ pub struct ProviderOps {
     pub abi_minor: u32,
     /// Zero, reserved.
     pub reserved: u32,
-    /// The first argument of the functions below.
+    /// The first argument of this table's functions.
     pub state: *mut StateHandle,
     /// Lists domains: `(state, out, capacity, count)`. Writes up to `capacity` records, and the total number
     /// to `count`. The caller sets each record's `size`.
@@ -188,10 +191,9 @@ pub struct ProviderOps {
     pub last_error: Option<
         unsafe extern "C" fn(state: *mut StateHandle, buffer: *mut u8, capacity: usize) -> i64,
     >,
-    /// Stops threads and releases system resources. No other call follows. The code stays mapped.
+    /// Stops threads and releases system resources. No other call with this `state` follows. The code stays mapped.
     pub quiesce: Option<unsafe extern "C" fn(state: *mut StateHandle)>,
-    /// Not called any more: `layout_digest` has replaced it. It wrote the layouts of the ABI's types as a provider in Rust compiled
-    /// them.
+    /// Not called; `layout_digest` replaces it. A provider in Rust of minor 0 writes the layouts of the ABI's types here.
     pub layouts: Option<unsafe extern "C" fn(state: *mut StateHandle, out: *mut Layouts) -> i32>,
     /// The domain functions.
     pub domain: *const DomainOps,
@@ -205,7 +207,7 @@ pub struct ProviderOps {
     pub layout_digest: u64,
 }
 
-/// The abi_stable layouts of a provider in Rust. `layout_digest` has replaced them, and nothing reads them any more.
+/// The abi_stable layouts of a provider in Rust. Nothing reads them; `layout_digest` replaces them.
 #[repr(C)]
 #[cfg_attr(test, derive(StableAbi))]
 #[derive(Clone, Copy)]
@@ -228,7 +230,7 @@ pub struct ConfigVar {
     /// The size of this record, which is the same in every record of a list.
     pub size: usize,
     /// The variable's name: `TIELINE_SHM_FASTBOX_SIZE`. A provider's own variables are named `TIELINE_<PROVIDER>_...`. If the
-    /// provider reads a variable of the core, it declares that too, and the core's own declaration applies.
+    /// provider reads a variable of the core, it declares that variable too, and the core's own declaration applies.
     pub name: *const u8,
     /// The length of `name`, in bytes.
     pub name_len: usize,
@@ -248,8 +250,8 @@ pub struct ConfigVar {
     pub least: u64,
     /// The greatest number of a size, count or duration; 0 for any.
     pub most: u64,
-    /// The words, separated by bars (`auto|on|off`). A text must be one of the words; a value of another kind may be a word instead
-    /// of a number. If empty, any text is allowed, and only numbers.
+    /// The words, separated by bars (`auto|on|off`). A text must be one of the words; a value of another kind may be a word
+    /// instead. If `words` is empty, a text may be any text, and values of other kinds are no words.
     pub words: *const u8,
     /// The length of `words`, in bytes.
     pub words_len: usize,
@@ -262,11 +264,12 @@ pub struct ConfigVar {
 pub struct ConfigValue {
     /// The size of this record.
     pub size: usize,
-    /// The number: bytes, a count, nanoseconds, or 0 and 1 for no and yes; `inf` is the largest number; 0 for texts and words.
+    /// The number: bytes, a count, nanoseconds, or 0 and 1 for no and yes; `inf` is the largest number; 0 for texts, lists and
+    /// words.
     pub number: u64,
     /// The place among the variable's words, starting at 1; 0 if the value is no word.
     pub word: u32,
-    /// 1 if the variable was not set.
+    /// 1 if the value is the default: the variable was not set, or is set to an empty text.
     pub is_default: u32,
     /// The text as it was written, without blanks around it. A word has the spelling of its declaration, regardless of the case in
     /// which it was written.
@@ -304,6 +307,7 @@ pub struct AsyncEvent {
     pub text_len: usize,
 }
 
-/// The type of `tieline_provider_v1`: fills `out`, whose `size` the core has set. Returns 0 or a negative status. On failure the
-/// text is reported through `host->async_event`.
+/// The type of `tieline_provider_v1`: fills `out`, whose `size` the core has set. Returns 0 or a negative status. Before a failure,
+/// the function reports the reason through `host->async_event`. If the host has refused a configuration value, it has the reason
+/// already, and no report is needed.
 pub type EntryFn = unsafe extern "C" fn(host: *const Host, out: *mut ProviderOps) -> i32;

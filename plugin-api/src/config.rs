@@ -25,8 +25,8 @@ impl<'a> Accepts<'a> {
         Accepts { kind, least: 0, most: 0, words: "" }
     }
 
-    /// Reads a text. Returns the number, and the place among the words, starting at 1; 0 if the text is no word. An empty text
-    /// counts as not set, and is accepted.
+    /// Reads a text. Returns the number, and the place among the words, starting at 1; 0 if the text is no word. Returns `None` if
+    /// the variable does not accept the text. An empty text counts as not set, and is accepted.
     #[must_use]
     pub fn read(&self, text: &str) -> Option<(u64, u32)> {
         let text = text.trim();
@@ -50,7 +50,7 @@ impl<'a> Accepts<'a> {
         (self.least..=most).contains(&number).then_some((number, 0))
     }
 
-    /// Returns the value of a text, without an origin.
+    /// Returns the value of a text, without an origin; `None` if the variable does not accept the text.
     #[must_use]
     pub fn value(&self, text: &str) -> Option<Value> {
         let (number, word) = self.read(text)?;
@@ -59,7 +59,7 @@ impl<'a> Accepts<'a> {
         Some(Value { number, word, text, ..Value::default() })
     }
 
-    /// Returns the kind as reports name it: `size`, or the words of a text.
+    /// Returns the kind as reports name it: `size`, `count|all`, or the words of a text.
     #[must_use]
     pub fn name(&self) -> String {
         let kind = match self.kind {
@@ -152,21 +152,21 @@ macro_rules! kinds {
 
 impl ConfigDoc {
     kinds! {
-        /// A variable whose value is a number of bytes: `64k`.
+        /// Makes a variable whose value is a number of bytes: `64k`.
         size = SIZE;
-        /// A variable whose value is a number: `16`.
+        /// Makes a variable whose value is a whole number: `16`.
         count = COUNT;
-        /// A variable whose value is a time: `10ms`.
+        /// Makes a variable whose value is a time: `10ms`.
         duration = DURATION;
-        /// A variable whose value is yes or no.
+        /// Makes a variable whose value is yes or no.
         flag = BOOL;
-        /// A variable whose value is any text.
+        /// Makes a variable whose value is any text, unless [`ConfigDoc::one_of`] restricts it.
         text = TEXT;
-        /// A variable whose value is names separated by commas.
+        /// Makes a variable whose value is names separated by commas.
         list = LIST;
     }
 
-    /// Sets the limits of the number: bytes, a count, or nanoseconds.
+    /// Sets the limits of the number: bytes, a count, or nanoseconds. A `most` of 0 means no upper limit.
     #[must_use]
     pub const fn between(mut self, least: u64, most: u64) -> ConfigDoc {
         (self.accepts.least, self.accepts.most) = (least, most);
@@ -205,7 +205,7 @@ pub struct Value {
     pub text: String,
     /// The value's origin, in words: `environment`, `/etc/tieline/tieline.toml:3`, `default`.
     pub origin: String,
-    /// Whether the variable was not set.
+    /// Whether the value is the default.
     pub is_default: bool,
 }
 
@@ -229,7 +229,8 @@ impl Value {
     }
 }
 
-/// Returns the values of variables without a host. `set` returns the text that a variable was set to, if it was.
+/// Returns a function that returns the value of a variable by name, without a host. `set` returns the text that a variable was set
+/// to, if it was.
 ///
 /// # Errors
 /// The first value that is not valid.
@@ -248,7 +249,8 @@ pub fn values(
     })
 }
 
-/// Returns a value that is safe to show in a line. The job's secret is replaced, and control characters are escaped (`\n`).
+/// Returns a variable's value in a form that is safe to show in a line. A job's secret that is set is replaced, and control
+/// characters are escaped (`\n`).
 #[must_use]
 pub fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     if name == shared::SECRET.name && !value.is_empty() {
@@ -278,7 +280,7 @@ pub mod shared {
     /// The time that forming one connection may take.
     pub const CONNECT_TIMEOUT: ConfigDoc =
         ConfigDoc::duration("TIELINE_CONNECT_TIMEOUT", "30s", "The core's.");
-    /// The time that closing an interface may take.
+    /// The maximum time for which closing an interface waits for its peers.
     pub const CLOSE_TIMEOUT: ConfigDoc =
         ConfigDoc::duration("TIELINE_CLOSE_TIMEOUT", "1s", "The core's.");
 }

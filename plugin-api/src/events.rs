@@ -51,7 +51,7 @@ impl<'a> Events<'a> {
         }
     }
 
-    /// Adds a message. `data` stays valid until the next poll.
+    /// Adds a message, whose `data` must stay valid until the next poll. Returns `false` as [`Events::push`] does.
     #[inline]
     pub fn push_message(
         &mut self,
@@ -75,7 +75,7 @@ impl<'a> Events<'a> {
         })
     }
 
-    /// Adds the end of a pending operation.
+    /// Adds the end of a pending operation. Returns `false` as [`Events::push`] does.
     pub fn push_completion(&mut self, cookie: u64, result: Result<u64, Status>) -> bool {
         let (status, header) = match result {
             Ok(value) => (0, value),

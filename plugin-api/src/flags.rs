@@ -43,8 +43,7 @@ macro_rules! table {
 }
 
 table! {
-    /// Capabilities of a module. The core relies on these bits, and conformance checks them. The core does not use some of them
-    /// yet; their descriptions say so.
+    /// Capabilities of a module. docs/abi.md lists those that the core does not use yet.
     pub mod caps: u64, "CAP_" {
         AM_SHORT = 1 << 0, "am_short: short active messages, copied before the call returns";
         AM_PACKED = 1 << 1, "am_packed: a callback packs into the transport's buffer";
@@ -52,7 +51,7 @@ table! {
         PUT = 1 << 3, "put";
         GET = 1 << 4, "get";
         ATOMICS = 1 << 5, "atomics; the four masks of module_attr list the operations";
-        REMOTE_COMPLETION = 1 << 6, "a put or atomic that has completed is visible at the target";
+        REMOTE_COMPLETION = 1 << 6, "a put or atomic with OP_REMOTE_COMPLETION that has completed is visible at the target";
         PASSIVE_TARGET = 1 << 7, "put, get and atomics complete without the target's threads";
         PEER_FAILURE = 1 << 8, "a dead peer is reported as EVENT_ENDPOINT_FAILED or EVENT_PEER_LEFT";
         EVENT_FD = 1 << 9, "event_fd and arm: a worker can sleep until the interface has an event";
@@ -71,7 +70,7 @@ table! {
         NO_EVENT = 1 << 22, "supports OP_NO_EVENT, which the core does not post yet";
         INTERFACE_KEYS = 1 << 23, "import_key of the interface: one key serves all its endpoints to the owner of the key";
         ANY_THREAD = 1 << 24, "a thread other than the opening one may use the interface with its endpoints and keys: calls come from one thread at a time, and each sees the effects of those before it";
-        FLUSH_ALL = 1 << 25, "flush of the interface";
+        FLUSH_ALL = 1 << 25, "flush of the interface, which the core does not call yet";
         CANCEL = 1 << 26, "cancel";
         DIES_WITH_OWNER = 1 << 27, "an access to memory whose owner has died, or has unmapped it, may end this process by a signal: an operator has enabled that";
     }
@@ -256,5 +255,5 @@ pub fn tables() -> Vec<(&'static str, &'static [Named])> {
     ]
 }
 
-// The record has 8 entries. The header's generator cannot use a constant of this file.
+// `ModuleAttr::cost` has 8 entries. The header's generator cannot use a constant of this file.
 const _: () = assert!(cost_class::COUNT == 8);

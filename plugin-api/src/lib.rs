@@ -1,8 +1,8 @@
 //! The provider ABI of Tieline.
 //!
-//! A provider is a shared object that the core finds at run time. The boundary is plain C
-//! ([`abi`], and `include/tieline_provider.h`, which is generated from it). Authors in Rust implement the
-//! traits of [`provider`] and write one line:
+//! A provider is a shared object that the core finds at run time, or is linked into the program. The boundary is plain C ([`abi`],
+//! and `include/tieline_provider.h`, which is generated from it). Authors in Rust implement the traits of [`provider`] and write
+//! one line:
 //!
 //! ```
 //! use tieline_plugin_api::*;
@@ -60,10 +60,10 @@ pub use provider::{
 };
 pub use status::{Failure, OK, PENDING, Status};
 
-/// The text with which every transport reports a connection that ended without a goodbye from its other end.
+/// The text with which a transport reports a connection that ended without a goodbye from the other end.
 pub const NO_GOODBYE: &str = "the connection was closed without a goodbye";
 
-/// Returns the hash that identifies an address in a connector's [`event::PEER_LEFT`]: FNV-1a, 64 bit.
+/// Returns the hash that identifies an address in a connector's [`event::PEER_LEFT`] and [`event::DATAGRAM`]: FNV-1a, 64 bit.
 #[must_use]
 pub fn address_hash(address: &[u8]) -> u64 {
     address.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {

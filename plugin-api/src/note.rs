@@ -48,7 +48,7 @@ impl Note {
 }
 
 /// The note of a file that contains a core: the library or a program. The note states the ABI of this core. Package managers
-/// compare the ABI with the least minor that a provider's note requires.
+/// compare it with the ABI major and the least minor that a provider's note requires.
 #[repr(C, align(4))]
 #[derive(Clone, Copy, Debug)]
 pub struct CoreNote {

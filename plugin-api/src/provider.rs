@@ -1,9 +1,8 @@
 //! The safe side of the ABI: the traits that a provider in Rust implements.
 //!
-//! A [`Provider`] lists [`Domain`]s; a domain lists modules and opens an [`Interface`] (data path) or a
-//! [`Connector`] (connection-only); an interface makes [`Endpoint`]s. Capabilities are stated in
-//! [`ModuleAttr`]. A method without its capability keeps its default, which returns
-//! [`Status::Unsupported`].
+//! A [`Provider`] lists [`Domain`]s; a domain lists modules and opens an [`Interface`] (data path) or a [`Connector`]
+//! (connection-only); an interface makes [`Endpoint`]s. Capabilities are stated in [`ModuleAttr`]. A method whose capability the
+//! module does not state may keep its default. The default of most methods with a result returns [`Status::Unsupported`].
 //!
 //! Threads: `Provider` and `Domain` are shared (`Send + Sync`). An interface and its endpoints belong to
 //! one thread at a time and need no locks.
@@ -17,14 +16,14 @@ use crate::{ConfigDoc, Events, Failure, OK, PENDING, Status};
 
 /// The result of a data call that did not fail.
 ///
-/// The value of each variant is its code. In a [`Posted`], the code of a `Posting` and that of a [`Status`] have the same place in
-/// memory.
+/// The value of each variant is its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Posting {
     /// The operation is done: buffers may be reused and no completion follows.
     Done = OK,
-    /// The operation was accepted: a completion event with its cookie follows.
+    /// The operation was accepted: a completion event with its cookie follows (with [`NO_EVENT`](crate::op_flags::NO_EVENT) only
+    /// after a failure).
     Pending = PENDING,
 }
 
@@ -46,7 +45,7 @@ pub struct DomainInfo {
     pub register_ns_per_byte: f64,
 }
 
-/// A provider. It is opened once for each context of a process, and once in the child process that tests the file.
+/// A provider. The core opens it once for each context that uses it, and may open it in a child process that tries the file.
 pub trait Provider: Sized + Send + Sync + 'static {
     /// The type of the provider's memory domains.
     type Domain: Domain;
@@ -75,7 +74,8 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// The reason why the domain could not be opened.
     fn open_domain(&self, name: &str, context_id: [u8; 16]) -> Result<Self::Domain, Failure>;
 
-    /// Stops threads and releases system resources. No other call follows.
+    /// Stops threads and releases system resources. No other call follows. After a panic of the provider, this method is not
+    /// called.
     fn quiesce(&self) {}
 }
 
@@ -140,14 +140,14 @@ pub trait Domain: Sized + Send + Sync + 'static {
         Err(Status::Unsupported.into())
     }
 
-    /// Refuses every new access by a key of this region, and reports whether an earlier access is still in progress. Such an access
-    /// comes from a peer whose key was checked before. The default is for transports whose accesses end only with the registration,
-    /// for example a device's.
+    /// Refuses every new access by a key of this region, as far as possible while this process still uses the registration, and
+    /// reports whether an earlier access is still in progress. Such an access comes from a peer whose key was checked before. The
+    /// default is for transports whose accesses end only with the registration, for example a device's.
     ///
     /// The core calls this method as soon as the owner asks to close the region. At that time operations of this process may still
-    /// use the region as local memory; these continue. The core calls the method again before [`Domain::deregister`], and as long
-    /// as the method returns [`Revoked::Busy`]. The method must not wait. The region is valid, and its memory stays mapped, until
-    /// the region is deregistered.
+    /// use the region as local memory; these continue. The method is called again before [`Domain::deregister`], and as long as it
+    /// returns [`Revoked::Busy`]. The method must not wait. The region is valid, and its memory stays mapped, until the region is
+    /// deregistered.
     fn revoke(&self, region: &Self::Region) -> Revoked {
         let _ = region;
         Revoked::Quiet
@@ -166,7 +166,7 @@ pub trait Domain: Sized + Send + Sync + 'static {
     /// rights, refuses other keys with [`KeyParams::whole`].
     ///
     /// # Errors
-    /// [`Status::TooLarge`] if `out` is shorter than `max_key_len`, or the reason why there is no key.
+    /// [`Status::TooLarge`] if the key does not fit into `out`, or the reason why there is no key.
     fn pack_key(
         &self,
         region: &Self::Region,
@@ -211,7 +211,7 @@ pub struct MemoryReport {
 
 /// A data-path module, opened for one worker.
 pub trait Interface: Sized + 'static {
-    /// The type of the interface's endpoints. No endpoint outlives its interface: the core closes the endpoints first.
+    /// The type of the interface's endpoints. The core closes the endpoints before the interface, unless the provider has panicked.
     type Endpoint: Endpoint;
     /// Whether the interface exists; `false` only for [`Absent`].
     const PRESENT: bool = true;
@@ -226,7 +226,7 @@ pub trait Interface: Sized + 'static {
     fn reachable(&self, address: &[u8]) -> Result<(), Failure>;
 
     /// Makes an endpoint. The peer gets `identity` in [`PEER_ARRIVED`](crate::event::PEER_ARRIVED). `cookie` is that of the
-    /// endpoint's [`ENDPOINT_FAILED`](crate::event::ENDPOINT_FAILED).
+    /// endpoint's [`ENDPOINT_FAILED`](crate::event::ENDPOINT_FAILED) and [`RETURNED`](crate::event::RETURNED).
     ///
     /// A module that connects to an endpoint gets an empty `address`, carries no identity and reports no
     /// arrivals. The core exchanges the two endpoint addresses ([`Endpoint::address`]), then calls
@@ -241,7 +241,7 @@ pub trait Interface: Sized + 'static {
         cookie: u64,
     ) -> Result<Self::Endpoint, Failure>;
 
-    /// Makes progress: first releases the payloads of the previous call, then pushes events while there is room.
+    /// Makes progress: first releases the payloads of the previous call that were not lent, then pushes events while there is room.
     ///
     /// # Errors
     /// A failure of the whole interface. A failure of one peer is an event.
@@ -260,7 +260,7 @@ pub trait Interface: Sized + 'static {
         None
     }
 
-    /// Returns a payload that was lent.
+    /// Returns a payload that was lent; `token` is the cookie of its event.
     fn release(&self, token: u64) {
         let _ = token;
     }
@@ -288,7 +288,7 @@ pub trait Interface: Sized + 'static {
     }
 
     /// Completes when everything that was posted before on any endpoint of this interface is complete at its target. The method
-    /// belongs to [`crate::caps::FLUSH_ALL`].
+    /// belongs to [`crate::caps::FLUSH_ALL`]. The core does not call it yet.
     ///
     /// # Errors
     /// [`Status::Again`]: call again after progress.
@@ -297,9 +297,10 @@ pub trait Interface: Sized + 'static {
         Err(Status::Unsupported)
     }
 
-    /// Ends the interface's service, because the worker has closed. Notifies every connected peer that this side has left in good
-    /// order, delivers everything that was accepted before, and accepts no new peer. Endpoints, keys and lent payloads may still
-    /// exist and are released afterwards. Nothing is posted or polled after this call.
+    /// Ends the interface's service, because the worker has closed or the process exits. Notifies every connected peer that this
+    /// side has left in good order, delivers what was accepted before, for at most `TIELINE_CLOSE_TIMEOUT`, and accepts no new
+    /// peer. Endpoints, keys and lent payloads may still exist and are released afterwards. Nothing is posted or polled after this
+    /// call.
     fn leave(&self) {}
 
     /// Returns the memory that the interface uses.
@@ -308,14 +309,14 @@ pub trait Interface: Sized + 'static {
     }
 }
 
-/// A put or get: local pieces, and the offset in the remote region.
+/// A put or get: local pieces, and the offset in the range of the key.
 #[derive(Clone, Copy, Debug)]
 pub struct RmaOp<'a> {
     /// The local pieces, read by put and written by get.
     pub iov: &'a [Iov],
     /// The sum of the pieces' lengths, in bytes.
     pub len: usize,
-    /// The offset into the remote region.
+    /// The offset into the range that the key covers.
     pub offset: u64,
     /// The cookie of the completion event.
     pub cookie: u64,
@@ -332,7 +333,8 @@ pub trait Endpoint: Sized + 'static {
     ///
     /// # Errors
     /// [`Status::Again`]: nothing was sent. [`Status::PeerFailed`], [`Status::Closed`], [`Status::BadData`] and [`Status::Io`]: the
-    /// core ends the endpoint. Any other status: the core fails this message alone.
+    /// core ends the endpoint. [`Status::ProviderFailed`]: the core takes the provider out of use. Any other status: the core fails
+    /// this message alone.
     fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
         let _ = (id, header, payload);
         Err(Status::Unsupported)
@@ -391,7 +393,8 @@ pub trait Endpoint: Sized + 'static {
     }
 
     /// Returns the address at which `len` bytes from `offset` on are mapped in this process, until the key is dropped. After the
-    /// owner has ended its region, the mapping leads to memory without an owner, where loads and stores have no meaning.
+    /// owner has ended its region, the mapping leads to memory without an owner, where loads and stores have no meaning; with
+    /// [`crate::caps::DIES_WITH_OWNER`] they may end the process.
     ///
     /// # Errors
     /// [`Status::OutOfRange`], [`Status::KeyRejected`], or the reason why there is no such address.
@@ -426,7 +429,7 @@ pub trait Endpoint: Sized + 'static {
     }
 
     /// Completes when puts, gets and atomics posted before are complete at the target, and messages posted before cannot be lost
-    /// any more if this process ends.
+    /// any more if this process ends. The default is for a module whose calls have these effects before they return.
     ///
     /// # Errors
     /// The first failure of the operations that the flush waited for.
@@ -435,10 +438,11 @@ pub trait Endpoint: Sized + 'static {
         Ok(Posting::Done)
     }
 
-    /// Orders everything posted before ahead of everything posted after.
+    /// Orders everything posted before ahead of everything posted after, without waiting. The default is for a module that keeps
+    /// the order of its calls.
     ///
     /// # Errors
-    /// As [`Endpoint::am_short`].
+    /// Any failure: the core waits for a flush before it posts later operations.
     fn fence(&self) -> Result<(), Status> {
         Ok(())
     }
@@ -459,8 +463,9 @@ pub trait Endpoint: Sized + 'static {
     }
 
     /// Connects, for connect-to-endpoint modules, to the peer's endpoint address. Both sides call it, in any order. It does not
-    /// wait: data calls return [`Status::Again`] until the connection is established. A connection that cannot be established ends
-    /// in [`ENDPOINT_FAILED`](crate::event::ENDPOINT_FAILED). The bytes come from the peer, so the method checks every byte.
+    /// wait: data calls return [`Status::Again`] until the connection is established. If that fails after the call,
+    /// [`ENDPOINT_FAILED`](crate::event::ENDPOINT_FAILED) reports it. The bytes come from the peer, so the method checks every
+    /// byte.
     ///
     /// # Errors
     /// The reason why the endpoint could not be connected.
@@ -485,7 +490,7 @@ pub trait Connector: Sized + 'static {
     fn reachable(&self, address: &[u8]) -> Result<(), Failure>;
 
     /// Sends one datagram. The datagram may be lost if the connection breaks; [`PEER_LEFT`](crate::event::PEER_LEFT) then reports
-    /// that.
+    /// the break.
     ///
     /// # Errors
     /// [`Status::Again`]: nothing was sent.

@@ -49,7 +49,7 @@ status_table! {
     Invalid, INVALID = -3, "invalid argument";
     /// Memory, descriptors or another bounded resource ran out.
     NoMemory, NO_MEMORY = -4, "out of memory or of another bounded resource";
-    /// The device or kernel interface does not exist.
+    /// The device, kernel interface, domain, module or variable does not exist.
     NoDevice, NO_DEVICE = -5, "no such device";
     /// The system refused the operation.
     Permission, PERMISSION = -6, "permission denied";
@@ -63,19 +63,20 @@ status_table! {
     KeyRejected, KEY_REJECTED = -9, "remote key rejected";
     /// The range lies outside the registered region.
     OutOfRange, OUT_OF_RANGE = -10, "range outside the region";
-    /// The message is longer than this call can carry.
+    /// The bytes or pieces are more than this call can carry.
     TooLarge, TOO_LARGE = -11, "too large";
     /// A deadline passed.
     TimedOut, TIMED_OUT = -12, "timed out";
-    /// The object was closed.
+    /// The object was closed, or the peer has closed the connection in good order.
     Closed, CLOSED = -13, "closed";
-    /// The provider panicked or broke the contract; the core has taken it out of use.
+    /// A provider panicked or broke the contract, and the core takes it out of use. The C library also returns this status for a
+    /// panic of its own.
     ProviderFailed, PROVIDER_FAILED = -14, "the provider failed";
-    /// A system call failed for another reason.
+    /// A system call, a device or the network failed for another reason; also an unknown status.
     Io, IO = -15, "input/output error";
     /// Bytes from a peer are malformed.
     BadData, BAD_DATA = -16, "malformed data from a peer";
-    /// A parameter record has a non-zero field that this side does not know.
+    /// A parameter record has a non-zero field, or a mandatory flag, that this side does not know.
     UnsupportedParam, UNSUPPORTED_PARAM = -17, "unknown non-zero field in a parameter record";
     /// The object is in use.
     Busy, BUSY = -18, "busy";
@@ -98,12 +99,12 @@ impl core::fmt::Display for Status {
 
 impl std::error::Error for Status {}
 
-/// A failure on the control path: the status, and one sentence with the event and its reason.
+/// A failure on the control path: the status, and the event with its reason in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The kind of failure.
     pub status: Status,
-    /// The event and its reason, in words for a person.
+    /// The event and its reason, in words for a person; empty if there are none.
     pub text: String,
 }
 

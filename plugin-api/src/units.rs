@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A time that is longer than any run, and short enough to be added to the time of a clock.
+/// A time of 30 years, which is short enough to be added to the time of a clock.
 pub const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 /// Parses a number of bytes. `k`, `kb` and `kib` all mean 1024, in any case; `inf` is the largest number.

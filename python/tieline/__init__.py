@@ -9,10 +9,10 @@
         key.put(b"moved", offset=100)
         assert bytes(memory.view()[100:105]) == b"moved"
 
-A buffer is any contiguous object with the buffer protocol (bytes, bytearray, memoryview, array, numpy). Buffers are neither copied nor moved: a
-buffer belongs to the operation until the operation has ended. Only one thread at a time may use a worker and its endpoints and keys; a second thread gets
-`Busy`. Every call lets other threads run while it is in the library. An exception in a handler is raised by the call that ran the handler. Failures
-are `Error`: what happened, why, and what to do.
+A buffer is any contiguous object with the buffer protocol (bytes, bytearray, memoryview, array, numpy). Put, get and `take_into` use the buffer in
+place: it belongs to the operation until the operation has ended. `send` is finished with its buffer when the call returns. Only one thread at a time may use
+a worker and its endpoints and keys; a second thread gets `Busy`. Every call lets other threads run while it is in the library. The first exception of a
+handler is raised by the outermost call that ran handlers. Failures of the library are `Error`: what happened, why, and what to do.
 """
 
 import ctypes
@@ -49,7 +49,7 @@ __all__ = [
 READ, WRITE, ATOMIC, ALL = 1, 2, 4, 7
 
 _OK, _PENDING = 0, 1
-#: Python's signal handlers run only between calls of the library, so no call waits longer than this number of seconds.
+#: Python's signal handlers run only between calls of the library, so most waits are divided into calls of at most this number of seconds.
 _SLICE = 0.1
 #: The time in seconds that a wait polls before it sleeps, and the length of each sleep.
 _SPIN, _NAP = 100e-6, 0.01
@@ -58,7 +58,7 @@ _REPORTS = {"table": 0, "why": 1, "json": 2}
 
 
 class Error(Exception):
-    """A failure: `what` happened, `why`, and how to `fix` it. `status` is the number of tieline_provider.h."""
+    """A failure: `what` happened, `why`, and how to `fix` it. `status` is a number of tieline_provider.h or tieline.h."""
 
     def __init__(self, status, what="", why="", fix="", setting=None):
         super().__init__("; ".join(part for part in (f"{what}: {why}" if why else what, fix) if part))
@@ -66,7 +66,7 @@ class Error(Exception):
 
 
 class Again(Error):
-    """The call did nothing: make progress, and post again."""
+    """The call posted nothing, because it has no room now: make progress, and repeat the call."""
 
 
 class Busy(Error):
@@ -78,7 +78,7 @@ class TimedOut(Error):
 
 
 class Expired(Error):
-    """An operation, an endpoint or a worker has ended because its own time was up."""
+    """Something has ended because the time that the settings allow for it has passed, for example for an operation."""
 
 
 _KINDS = {_AGAIN: Again, _BUSY: Busy, _TIMED_OUT: TimedOut, _EXPIRED: Expired}
@@ -153,7 +153,7 @@ def _word(number, bits=64):
     return number
 
 
-#: Functions that failed to end an object because its worker was in another thread's call. The next call of any worker retries them.
+#: Functions that failed to end an object because its worker was in another thread's call. Later calls of any worker's `progress`, among others, retry them.
 _left = []
 
 
@@ -165,7 +165,7 @@ def _end_what_was_left():
 
 
 class _Handle:
-    """A handle of the library, closed exactly once. `what` names the object for errors."""
+    """A handle of the library, closed at most once. `what` names the object for errors."""
 
     def __init__(self, value, end, what):
         self.value, self.end, self.what = value, end, what
@@ -192,7 +192,7 @@ class _Handle:
 
 
 class Context:
-    """The root object, which a program opens first. `settings` are variables (`TIELINE_*`) that override the environment and the files."""
+    """The object in which a program opens workers and regions. `settings` are variables (`TIELINE_*`) that override the environment and the files."""
 
     def __init__(self, settings=None, progress_thread=False):
         given = [(name.encode(), str(value).encode()) for name, value in (settings or {}).items()]
@@ -209,11 +209,11 @@ class Context:
         return Worker(self)
 
     def alloc(self, length, rights=ALL):
-        """Allocates zeroed memory, which peers on this host access fastest."""
+        """Allocates zeroed memory, which peers on this host can usually map and thus access fastest."""
         return Region(_opened(lib.tieline_context_alloc, self._handle.opened, _word(length), rights))
 
     def register(self, data, rights=ALL):
-        """Registers a writable buffer for access by peers, in place, until the region is closed."""
+        """Registers a writable buffer for access by peers, in place. The registration lasts until the region is closed."""
         exported = _Exported(data, writable=True)
         try:
             arguments = (self._handle.opened, exported.address, len(exported), rights)
@@ -227,7 +227,7 @@ class Context:
         return _bytes_of(lib.tieline_context_report, self._handle.opened, _REPORTS[which]).decode()
 
     def close(self):
-        """Releases the context. Objects that were opened in it stay valid."""
+        """Releases the context. Objects that were opened in it stay valid; while a worker is open, the context stays open too."""
         if any(worker._handle.value for worker in self._workers):
             # Operations of these workers need it to register buffers: their references keep it open.
             self._handle = _Handle(None, None, self._handle.what)
@@ -267,7 +267,7 @@ class Region:
         return _bytes_of(lib.tieline_region_key, self._handle.opened)
 
     def close(self):
-        """Closes the region: afterwards neither peers nor the library access its memory. Raises `Busy` while an operation or a peer may access the memory."""
+        """Closes the region: afterwards neither peers nor the library access its memory. Raises `Busy` while an operation or a peer may access it."""
         if not self._handle.value:
             return
         self._end(lib.tieline_region_close)
@@ -282,7 +282,7 @@ class Region:
 
 
 class _Owner:
-    """The owner of a region's handle, shared by its memory and all views. Releasing the last reference ends the region."""
+    """The owner of a region's handle, shared by the region, its memory and all views. Dropping the last reference ends the region."""
 
     def __init__(self, handle, exported):
         self.handle, self.exported = _Handle(handle, lib.tieline_region_drop, "a region"), exported
@@ -386,7 +386,7 @@ class Worker:
         return Endpoint(self, _opened(lib.tieline_worker_connect, self._handle.opened, address, len(address)))
 
     def on_message(self, id, handler):
-        """Calls `handler(message)` for each message with this id. With `None`, such messages are dropped."""
+        """Calls `handler(message)` for each message with this id. With `None`, the worker discards such messages."""
 
         def call(_, record):
             message = Message(self, record)
@@ -411,7 +411,7 @@ class Worker:
             self._inside -= 1
 
     def _drive(self, status):
-        """Raises the exception of a handler, after each call that may have run handlers."""
+        """Raises the first exception of a handler, after a call that may have run handlers. Inside a handler it raises nothing."""
         raised, self._raised = (self._raised, None) if not self._inside else (None, self._raised)
         if raised is not None:
             raise raised
@@ -423,7 +423,7 @@ class Worker:
         return _check(self._drive(lib.tieline_worker_progress(self._handle.opened)))
 
     def wait_until(self, condition, timeout=None):
-        """Makes progress until `condition()` is true. Returns False if `timeout` seconds have passed. Raises `Busy` in a handler."""
+        """Makes progress until `condition()` is true. Returns False if the condition is still false after `timeout` seconds. In a handler, a wait raises `Busy`."""
         until = None if timeout is None else time.monotonic() + timeout
         moved_at = time.monotonic()
         while not condition():
@@ -434,7 +434,7 @@ class Worker:
             if until is not None and now >= until:
                 return bool(condition())
             if now - moved_at >= _SPIN or self._inside:
-                # A peer's put does not wake the worker, so sleeps are short.
+                # A peer's put into shared memory does not wake the worker, so sleeps are short.
                 nap = _NAP if until is None else min(_NAP, until - now)
                 status = lib.tieline_worker_wait(self._handle.opened, _nanoseconds(nap))
                 if self._drive(status) != _TIMED_OUT:
@@ -442,7 +442,7 @@ class Worker:
         return True
 
     def close_region(self, region, timeout=None):
-        """Closes a region as `Region.close` does, and makes progress until no peer and no operation accesses the region."""
+        """Closes a region as `Region.close` does, and makes progress until no peer and no operation accesses the region, for at most `timeout` seconds."""
 
         def end(handle, limit):
             return self._drive(lib.tieline_worker_close_region(self._handle.opened, handle, limit))
@@ -451,7 +451,7 @@ class Worker:
             region._end(end, _nanoseconds(timeout))
 
     def close(self, timeout=10.0):
-        """Delivers everything that was posted within `timeout` seconds, or raises an error that lists the losses. The worker ends in any case.
+        """Delivers everything that was posted within `timeout` seconds, or raises an error that lists the losses. The worker ends in any case except `Busy`.
 
         With losses, the call takes up to a second more (`TIELINE_CLOSE_TIMEOUT`)."""
         if not self._handle.value:
@@ -512,7 +512,7 @@ class _Lent:
 
 
 class Request:
-    """A posted operation. If the request is dropped, the operation continues, and the next flush reports a failure of the operation."""
+    """A posted operation. If the request is dropped, the operation continues, and a later flush of the endpoint reports its failure."""
 
     def __init__(self, worker, number, lent=None):
         self._worker, self._number, self._lent = worker, number, lent
@@ -568,7 +568,7 @@ class Request:
 
 
 class Job:
-    """The processes that one launcher started (`tieline run`, mpirun, srun). Without a launcher, a process is rank 0 of 1."""
+    """The processes that one launch has started (`tieline run`, mpirun, srun). Without a launcher, a process is rank 0 of 1."""
 
     def __init__(self):
         self._handle = _Handle(_opened(lib.tieline_job_open, None), lib.tieline_job_close, "a job")
@@ -582,11 +582,11 @@ class Job:
         _check(lib.tieline_job_publish(self._handle.opened, _word(key, 32), bytes(data), len(data)))
 
     def lookup(self, rank, key):
-        """Returns what `rank` has published as `key`, and waits for it."""
+        """Returns what `rank` has published as `key`, and waits for it if necessary."""
         return _bytes_of(lib.tieline_job_lookup, self._handle.opened, _word(rank), _word(key, 32))
 
     def barrier(self, worker=None):
-        """Returns when every process has called it; makes progress on `worker` meanwhile."""
+        """Returns when every process has called it. If `worker` is given, the call makes progress on it meanwhile."""
         inner = worker._handle.opened if worker else None
         status = lib.tieline_job_barrier(self._handle.opened, inner)
         _check(worker._drive(status) if worker else status)
@@ -606,7 +606,7 @@ class _Posting:
     """Base class of objects that post operations."""
 
     def _post(self, lent, function, *arguments):
-        """Posts, and retries while the queue is full. In a handler the queue cannot drain, so the call raises `Again`."""
+        """Posts, and makes progress and retries while there is no room. In a handler, the call raises `Again` instead."""
         worker = self._worker
         number = c_uint64()
         try:
@@ -648,9 +648,9 @@ class Endpoint(_Posting):
         return Key(self, _opened(lib.tieline_endpoint_import_key, self._handle.opened, key, len(key)))
 
     def flush(self, timeout=None):
-        """Waits until earlier puts and gets are complete at the peer, and the transport has accepted earlier messages.
+        """Waits until earlier puts and gets on this endpoint are complete, and the transport has accepted earlier messages.
 
-        Raises failures of dropped requests."""
+        Raises the first failure of dropped requests."""
         self._post(None, lib.tieline_endpoint_flush).wait(timeout)
 
     def path(self):
@@ -671,13 +671,13 @@ class Key(_Posting):
         self._worker._belongings.add(self)
 
     def begin_put(self, data, offset=0):
-        """Writes the bytes of `data` to the peer's memory. The bytes must not change until the request has ended; the bytes are then visible at the peer."""
+        """Writes the bytes of `data` to the peer's memory. The bytes must not change until the request has ended. After success, they are visible at the peer."""
         offset, lent = _word(offset), _Lent(self._worker, data, writable=False)
         length = len(lent.exported)
         return self._post(lent, lib.tieline_put, offset, lent.region, 0, length)
 
     def begin_get(self, buffer, offset=0):
-        """Fills a writable buffer from the peer's memory. The contents of the buffer are valid when the request has ended."""
+        """Fills a writable buffer from the peer's memory. The contents of the buffer are valid when the request has ended without an error."""
         offset, lent = _word(offset), _Lent(self._worker, buffer, writable=True)
         length = len(lent.exported)
         return self._post(lent, lib.tieline_get, offset, lent.region, 0, length)

@@ -1,4 +1,4 @@
-"""The records and functions of tieline.h, through ctypes. Calls let other threads run."""
+"""The records and functions of tieline.h that the module uses, through ctypes. Calls let other threads run."""
 
 import ctypes
 import os
@@ -137,7 +137,7 @@ FUNCTIONS = {
 
 
 def _candidates():
-    """Candidate paths of the library, in order: the user's setting, the wheel, the loader's search path."""
+    """The path of the library: the user's setting unless the process has raised rights, else the wheel's file, else the loader's search path."""
     named = os.environ.get("TIELINE_LIBRARY")
     if named and os.getuid() == os.geteuid() and os.getgid() == os.getegid():
         yield named

@@ -4,8 +4,8 @@
 //! cargo run --release -p tieline-tag --example matching
 //! ```
 //!
-//! The first column is the number of waiting receives, or of waiting messages in the lines that begin with `messages`. Each step
-//! ends one entry and posts another. The figure is the time of a step, the best of several rounds.
+//! The column `waiting` is the number of waiting receives, or of waiting messages in the lines that begin with `messages`. Each
+//! step ends one entry and adds another. The other columns are the time of a step, the best of several rounds.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use tieline_tag::{Arrival, Matcher, Pattern, Post};
 const ROUNDS: usize = 7;
 const SOURCES: u64 = 16;
 
-/// The waiting receives, and the order of their messages.
+/// The waiting receives or messages, and the order in which they end.
 const CASES: &[(&str, Case)] = &[
     ("receives, as posted", Case { any: false, ignore: 0, chance: false, messages: false }),
     ("receives, by chance", Case { any: false, ignore: 0, chance: true, messages: false }),
@@ -35,7 +35,7 @@ struct Case {
 }
 
 impl Case {
-    /// Returns the key of the entry that ends in this step and is posted again.
+    /// Returns the key of the entry that ends in this step and is added again.
     fn key(self, step: u64, waiting: u64) -> (u64, u64) {
         let mixed = step.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 32;

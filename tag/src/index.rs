@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, RandomState};
 const OUT: u32 = NONE - 1;
 /// The number of lists in a new table.
 const FIRST: usize = 16;
-/// A table of this many lists (8 KiB) is not shrunk.
+/// A table of at most this number of lists (8 KiB) is not shrunk.
 const KEPT: usize = 1024;
 
 /// An entry's neighbours in one list.
@@ -106,9 +106,9 @@ impl List {
 /// A hash function that is unpredictable outside the process.
 ///
 /// Tags come from peers. A peer that could predict the tags of one list could make every match walk along it. The hash is
-/// multiply-add-shift (Dietzfelbinger, 1996): for any two keys, the upper `b` bits are equal for one in 2 to the power `b` of all
-/// choices of `a`, `b` and `c`. This bound is proven for keys that are chosen without knowledge of the hash. SipHash guarantees
-/// more, but it would take longer than the rest of a match.
+/// multiply-add-shift (Dietzfelbinger, 1996): for any two keys, the upper `n` bits are equal for at most one in 2 to the power `n`
+/// of all choices of `a`, `b` and `c`. This bound is proven for keys that are chosen without knowledge of the hash. SipHash
+/// guarantees more, but it would take longer than the rest of a match.
 pub(crate) struct Hash {
     a: u128,
     b: u128,

@@ -35,7 +35,7 @@
 //! * [`Matcher::peek`] does not remove the message. [`Matcher::claim`] sets a message aside under a word: receives, peeks and
 //!   further claims do not find the message, and [`Matcher::take`] removes it. The caller owns a removed message and discards it by
 //!   dropping it.
-//! * If the caller's closure panics, the matcher loses no receive and no message.
+//! * If the caller's closure panics, the matcher loses no waiting receive and no kept message.
 //!
 //! # Costs
 //!
@@ -52,15 +52,16 @@
 //!   compared in every arrival, at most one step for each such receive.
 //! * Messages are entered in at most four tables. A receive of a fifth shape passes every message that does not match, in every
 //!   call, while messages wait that receives of the four shapes have passed.
-//! * A table doubles when it is full, and shrinks to a quarter when only an eighth of its entries is left. Each change of the size
-//!   visits the whole table.
+//! * A table doubles when it is full. A table of more than 1024 lists shrinks to a quarter when it has fewer than one entry per
+//!   eight lists. Each change of the size visits the whole table.
 //! * A claim is found by its word in a walk along all claims, and a receive in one along [`Matcher::receives`]. By id, both are
 //!   found in constant time.
 //!
 //! A waiting message takes 80 bytes in addition to its payload, and a receive takes 72. Passed entries take up to 16 more bytes in
 //! each table. Memory is freed when entries are removed. The matcher keeps about twice the required memory, plus about ten
-//! kilobytes and a hundredth of the maximum. If the number of entries varies by less than half, or stays below a thousand, nothing
-//! is allocated. The caller must limit the number of waiting messages before they are sent: see [`Matcher::unexpected`].
+//! kilobytes and a hundredth of the maximum. Once allocated, the memory suffices while the number of entries varies by less than
+//! half, or stays below a thousand. The caller must limit the number of waiting messages before they are sent: see
+//! [`Matcher::unexpected`].
 //!
 //! `cargo run --release -p tieline-tag --example matching` compares these costs with a list that is searched from its beginning. On
 //! a processor of 2025, in nanoseconds for a post and its match: a list is faster while fewer than about ten entries wait, or fewer
@@ -246,7 +247,7 @@ impl<T> Matcher<T> {
 
     /// Returns the message that a receive would match, without removing the message.
     ///
-    /// The call has no visible effect. Like a receive, the call enters the messages that it passes in a table.
+    /// The call has no visible effect. Like a receive, the call may enter the messages that it passes in a table.
     pub fn peek(&mut self, pattern: Pattern) -> Option<Message<&T>> {
         let id = self.unexpected.find(&self.hash, pattern)?;
         self.unexpected.get(id)

@@ -1,9 +1,9 @@
 //! Receives that wait for a message.
 //!
-//! A message walks along the receives that were posted after the preceding walk, until one matches. The message enters each receive
-//! that it passes in the table of that receive's shape, where later messages find the receive. Only a receive for whose shape no
-//! table is left is compared with later messages again. A program that posts receives in the order of arrival needs no table. Every
-//! entry of a table is older than every receive that no message has passed.
+//! A message walks along the receives that no message has passed, until one matches. The message enters each receive that it passes
+//! in the table of that receive's shape, where later messages find the receive. Only a receive for whose shape no table is left is
+//! compared with later messages again. A program that posts receives in the order of arrival needs no table. Every entry of a table
+//! is older than every receive that no message has passed.
 
 use crate::index::{Hash, Index, Link, Linked, List};
 use crate::slab::{NONE, Slab};

@@ -1,8 +1,8 @@
 //! Entries that keep their place as long as they exist, and whose memory is freed afterwards.
 //!
-//! The entries are stored in chunks. Empty chunks are kept for reuse: one for each chunk with entries, and sixteen more. The memory
-//! is therefore proportional to the number of entries. If that number varies by less than half, or stays below a thousand, no chunk
-//! is allocated.
+//! The entries are stored in chunks. Empty chunks are kept for reuse: at most one for each chunk with entries, and sixteen more.
+//! Apart from the list of all chunks, which never shrinks, the memory is therefore proportional to the number of chunks with
+//! entries. The kept chunks suffice while the number of entries varies by less than half, or stays below a thousand.
 
 /// The value of a place that refers to no entry.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -48,8 +48,9 @@ pub(crate) struct Slab<E> {
     /// The chunks with memory and without entries. If there are no entries at all, this list does not contain the chunk whose entry
     /// was removed last.
     idle: Vec<u32>,
-    /// The first chunk without memory, and the number of these chunks.
+    /// The first chunk without memory.
     vacant: u32,
+    /// The number of chunks without memory.
     without_memory: usize,
     len: usize,
 }

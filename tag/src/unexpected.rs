@@ -1,8 +1,8 @@
 //! Messages without a posted receive, in the order of arrival, and claimed messages.
 //!
-//! A receive walks along the list until a message matches. The receive enters each message that it passes in the table of the
-//! receive's shape, where the next receive of this shape finds the message. A shape with a table therefore passes no message twice.
-//! A program that receives messages in the order of arrival needs no table.
+//! A receive walks along the list until a message matches. If the receive's shape has a table, the receive enters each message that
+//! it passes there, and the next receive of this shape finds the message. A shape with a table therefore passes no message twice. A
+//! program that receives messages in the order of arrival needs no table.
 
 use crate::index::{Hash, Index, Link, Linked, List};
 use crate::slab::{NONE, Slab};

@@ -10,7 +10,7 @@ enum Call {
     /// Posts a series of receives, which fill tables and chunks.
     PostMany(u64, u8),
     ArriveMany(u64, u8),
-    /// Receives the kept messages, starting with the newest.
+    /// Receives up to this number of kept messages, starting with the newest.
     Drain(u8),
     Receive(Pattern),
     Peek(Pattern),

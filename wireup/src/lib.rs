@@ -5,8 +5,8 @@
 //!
 //! [`Machine`] is pure. The caller passes it events (`connect`, `created`, `bound`, `receive`, `tick`, ...) with the time in
 //! nanoseconds, and takes [`Action`]s out after every call. The machine reads no clock, sends nothing and draws no random numbers,
-//! so a test can run it through every order of events, as `tests/explore.rs` does. [`wire`] reads and writes the fields of these
-//! messages, and of the core's own messages.
+//! so a test can run it through every order of a bounded number of events, as `tests/explore.rs` does. [`wire`] reads and writes
+//! the fields of these messages, and of other messages and records of the workspace.
 //!
 //! `docs/wireup.md` contains the diagram, the table and the bytes of the protocol.
 
@@ -54,7 +54,8 @@ pub fn short(id: &WorkerId) -> String {
 /// The bounds of a [`Machine`] in time and memory. Times are in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// The time from a message to its first retransmission, in nanoseconds. The wait doubles with each further retransmission.
+    /// The time from a message to its first retransmission, in nanoseconds. The wait doubles with each further retransmission, up
+    /// to `last_retry`.
     pub first_retry: u64,
     /// The longest wait between two retransmissions, in nanoseconds.
     pub last_retry: u64,
@@ -110,8 +111,8 @@ pub enum Action {
         /// The name of the connection.
         key: ConnectionKey,
     },
-    /// The report that a claimed connection continues under another number, because the peer had ended `from` before it was ready.
-    /// The caller drops the endpoint of `from`, and then handles `to` as a result of [`Machine::connect`].
+    /// The report that a claimed connection continues under another number, because the peer had ended `from` before it was ready,
+    /// or has restarted. The caller drops the endpoint of `from`, and then handles `to` as a result of [`Machine::connect`].
     Renumbered {
         /// The connection that has ended.
         from: ConnectionKey,
@@ -203,7 +204,7 @@ impl fmt::Display for Reason {
 pub enum ReasonKind {
     /// The deadline has passed.
     TimedOut,
-    /// The peer could not create or connect its endpoint.
+    /// The peer could not create or connect its endpoint, or does not accept the connection's number.
     Rejected,
     /// A limit of this side or of the peer is reached.
     Busy,
@@ -232,7 +233,7 @@ pub struct WireupCounters {
     pub retransmissions: u64,
     /// The number of messages without new information.
     pub duplicates: u64,
-    /// The number of messages of another epoch, or of a connection that has ended.
+    /// The number of messages that do not apply, for example of another epoch, or of a connection that has ended.
     pub stale: u64,
     /// The number of malformed messages.
     pub malformed: u64,

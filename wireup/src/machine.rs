@@ -25,7 +25,7 @@ pub struct Machine {
     pub(super) early: usize,
     /// The number of pairs in `peers` without a live connection.
     pub(super) idle_pairs: usize,
-    /// The highest number that was used with an evicted peer; new connections use higher numbers.
+    /// The highest number of the evicted pairs; new connections use higher numbers.
     pub(super) floor: u32,
     /// The count of changes, by which the pair that was idle longest is evicted first.
     pub(super) changes: u64,
@@ -44,10 +44,11 @@ pub(super) struct Connection {
     pub(super) address: Vec<u8>,
     /// The address of the peer's endpoint, from the time it is known until the local endpoint is bound.
     pub(super) theirs: Option<Vec<u8>>,
-    /// The hashes of both addresses, kept for the life of the connection.
+    /// The hash of the local endpoint's address, kept for the life of the connection.
     pub(super) our_hash: u64,
+    /// The hash of the address of the peer's endpoint, kept for the life of the connection.
     pub(super) their_hash: u64,
-    /// Whether the peer has reported that it is bound to the local address.
+    /// Whether the peer is known to be bound to the local address, from its message or from its data.
     pub(super) peer_bound: bool,
     pub(super) began: u64,
     pub(super) deadline: u64,
@@ -58,8 +59,9 @@ pub(super) struct Connection {
     /// The number of losses of the wire-up transport since the last message of the peer.
     pub(super) losses: u32,
     pub(super) renumbered: u8,
-    /// The values for error texts: the number of times that the current message was sent, and the last message of the peer.
+    /// The number of times that the current message was sent, for error texts.
     pub(super) sent: u32,
+    /// The last message of the peer and its time, for error texts.
     pub(super) heard: Option<(u64, LastWord)>,
 }
 
@@ -179,8 +181,7 @@ impl Machine {
         }
     }
 
-    /// Records that the caller could not make the endpoint. The connection fails, and a peer that knows the connection gets a
-    /// rejection.
+    /// Records that the caller could not make the endpoint. The connection fails, and the peer gets a rejection.
     pub fn not_created(&mut self, now: u64, key: &ConnectionKey, why: &str) {
         if self.phase(key) == Some(Phase::Making) {
             let text = format!("the endpoint of {key} could not be made: {why}");

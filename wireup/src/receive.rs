@@ -84,8 +84,8 @@ impl Machine {
         }
     }
 
-    /// Checks whether a message belongs to the known epoch of its sender. A message of a newer epoch makes that epoch the known
-    /// one.
+    /// Checks that a message is not of an older epoch than the known one of its sender. A message of a newer epoch makes that epoch
+    /// the known one.
     fn same_life(&mut self, now: u64, header: &Header<'_>, sender: Option<&[u8]>) -> bool {
         let known = self.peers.get(&header.from).map_or(0, |peer| peer.epoch);
         if header.from_epoch < known {
@@ -107,7 +107,8 @@ impl Machine {
         true
     }
 
-    /// Handles a restart of the peer: connections of its older epoch end, and connections without any message begin again.
+    /// Handles a restart of the peer: connections of its older epoch end, or continue under a new number. Claimed connections
+    /// without any message stay.
     fn end_of_life(&mut self, now: u64, peer: &WorkerId) {
         let first = ConnectionKey { peer: *peer, module: "".into(), n: 0 };
         let all = self.connections.range(first..).take_while(|(key, _)| key.peer == *peer);

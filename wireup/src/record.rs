@@ -8,7 +8,7 @@ const MAX_SPANS: usize = 256;
 /// One worker with current or past connections.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeerRecord {
-    /// The peer's epoch; 0: no message has arrived yet.
+    /// The peer's epoch; 0 if it is not known yet.
     pub(super) epoch: u64,
     /// The connections by module.
     pub(super) pairs: BTreeMap<Box<str>, Pair>,
@@ -29,7 +29,7 @@ pub(super) struct Pair {
     pub(super) touched: u64,
 }
 
-/// A set of numbers, stored as spans; without gaps it is `1..=highest`.
+/// A set of numbers, stored as spans.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Numbers {
     /// The spans of numbers: inclusive, ascending, with a gap of at least one number between two spans.

@@ -6,7 +6,7 @@ use super::{ConnectionKey, Phase, Reason, ReasonKind, WorkerId, short};
 
 /// The maximum distance of a number from the highest used one.
 pub(super) const WINDOW: u32 = 1 << 20;
-/// The maximum number of peers and modules that are remembered without a live connection.
+/// The maximum number of pairs of a peer and a module that are remembered without a live connection.
 pub(super) const MAX_IDLE_PAIRS: usize = 8192;
 
 impl Machine {
@@ -31,7 +31,8 @@ impl Machine {
         }
     }
 
-    /// Makes a new claimed connection with a number of at least `at_least`.
+    /// Makes a new claimed connection. Its number is new on this side, and at least `at_least` unless that is more than half a
+    /// window away.
     pub(super) fn begin(
         &mut self,
         now: u64,

@@ -160,7 +160,8 @@ impl Machine {
         }
     }
 
-    /// Replaces an unfinished connection whose peer's side is gone: a claimed one continues under a number of at least `next`.
+    /// Ends a connection whose peer's side is gone. A claimed, unfinished one continues as an unclaimed connection, or as a new one
+    /// with a number that the peer accepts (`next`), up to [`max_renumbered`](super::Limits::max_renumbered) times.
     pub(super) fn start_over(&mut self, now: u64, key: &ConnectionKey, next: u32, why: &str) {
         let Some(c) = self.connections.get(key) else { return };
         let (deadline, began, renumbered) = (c.deadline, c.began, c.renumbered);

@@ -74,8 +74,8 @@ fn unknown(op: u32, width: u32) -> Fault {
     )
 }
 
-/// Applies an atomic to the word of `width` bytes (4 or 8) at `offset` in the peer's region, which is a multiple of `width`. The
-/// call does not return the old value, and does not accept TIELINE_ATOMIC_COMPARE_SWAP.
+/// Applies an atomic to the word of `width` bytes (4 or 8) at `offset` in the peer's region. `offset` must be a multiple of
+/// `width`. The call does not return the old value, and does not accept TIELINE_ATOMIC_COMPARE_SWAP.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_atomic(
     key: *const KeyHandle,
@@ -95,9 +95,9 @@ pub unsafe extern "C" fn tieline_atomic(
     }))
 }
 
-/// Applies an atomic as tieline_atomic does, and fetches the old value: into `value` if the call returns TIELINE_OK, otherwise with
-/// the operation's completion. TIELINE_ATOMIC_COMPARE_SWAP stores `operand` if the word equals `compare`; the other operations
-/// ignore `compare`.
+/// Applies an atomic as tieline_atomic does, and fetches the old value: into `value` if the call returns TIELINE_OK, with the
+/// operation's completion after TIELINE_PENDING. TIELINE_ATOMIC_COMPARE_SWAP stores `operand` if the word equals `compare`; the
+/// other operations ignore `compare`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_fetch(
     key: *const KeyHandle,
@@ -167,7 +167,8 @@ fn fetch_further(
 }
 
 /// Maps a key's memory into this process for loads and stores. This works for peers on this host if a provider supports it
-/// (otherwise TIELINE_UNSUPPORTED). Accesses through the mapping are not checked. The mapping exists until tieline_pointer_drop.
+/// (otherwise TIELINE_UNSUPPORTED). TIELINE_AGAIN: make progress and call again. TIELINE_KEY_REJECTED: the key does not grant both
+/// reading and writing. Accesses through the mapping are not checked. The mapping exists until tieline_pointer_drop.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_key_pointer(
     key: *const KeyHandle,

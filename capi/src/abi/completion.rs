@@ -1,4 +1,4 @@
-//! Pending operations, addressed by number.
+//! Calls for pending operations, each of which has a request number.
 
 use super::enter::{guarded, object};
 use super::error::{answer, done};
@@ -8,8 +8,9 @@ use super::worker::{WorkerHandle, WorkerState, drive, timeout};
 use tieline::{CompletionError, Outcome};
 
 /// Waits for a pending operation, at most `timeout_ns` (below 0: without limit). If `value` is not null, it receives the
-/// operation's value, which is 0 except for a fetching atomic. The request number is released, except after TIELINE_TIMED_OUT and
-/// after TIELINE_BUSY in a handler: in these two cases the operation continues.
+/// operation's value, which is 0 except for a fetching atomic. If the operation has ended, successfully or not, its request number
+/// is released. After any other result, such as TIELINE_TIMED_OUT, or TIELINE_BUSY in a handler, the number stays valid and the
+/// operation continues.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_finish(
     worker: *const WorkerHandle,
@@ -71,8 +72,8 @@ pub unsafe extern "C" fn tieline_worker_test(
     }))
 }
 
-/// Releases the request number of a pending operation. The operation continues. If the operation fails, the endpoint's next flush
-/// reports the failure.
+/// Releases the request number of a pending operation. The operation continues. If the operation fails, a later flush of the
+/// endpoint reports the failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_forget(worker: *const WorkerHandle, request: u64) -> i32 {
     done(
@@ -81,8 +82,8 @@ pub unsafe extern "C" fn tieline_worker_forget(worker: *const WorkerHandle, requ
     )
 }
 
-/// Cancels a pending operation. TIELINE_OK means that the cancellation has begun, not that it has succeeded: finish the request to
-/// learn the outcome. TIELINE_UNSUPPORTED: the operation cannot be canceled, and continues.
+/// Cancels a pending operation. TIELINE_OK means that the operation has ended or will end soon, not that it was canceled: finish
+/// the request to learn the outcome. TIELINE_UNSUPPORTED: the operation cannot be canceled, and continues.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_cancel(worker: *const WorkerHandle, request: u64) -> i32 {
     done(object::<WorkerState, _>(worker).and_then(|state| {

@@ -17,7 +17,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use tieline::{Context, Status};
 
-/// The root object, which a program opens first.
+/// A context: the object in which workers and regions are opened.
 pub struct ContextHandle(());
 
 /// A setting: a variable and its value. The value overrides the environment and the files.
@@ -30,7 +30,8 @@ pub struct Setting {
     pub value: *const c_char,
 }
 
-/// The parameters of tieline_context_open. If all fields are zero, the environment and the configuration files apply.
+/// The parameters of tieline_context_open. If the pointer is null, or all fields but `size` are zero, the environment and the
+/// configuration files apply.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ContextParams {

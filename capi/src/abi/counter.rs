@@ -70,7 +70,7 @@ pub struct Completed {
     pub kind: u32,
 }
 
-/// Opens a counter, for operations that are posted with TIELINE_TELL_COUNTED.
+/// Opens a counter, for operations that are posted with TIELINE_TELL_COUNTED and for tieline_worker_begin_flush.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_counter(
     worker: *const WorkerHandle,
@@ -165,8 +165,9 @@ pub unsafe extern "C" fn tieline_worker_take_completed(
     }))
 }
 
-/// Begins a flush of every endpoint of a worker. The counter counts the flushes. When none of them is pending, every put, get and
-/// atomic that was posted before this call is complete at its target, and every message is accepted.
+/// Begins a flush of every endpoint of a worker that has not failed. The counter counts the flushes. When none of them is pending
+/// and none has failed, every put, get and atomic that was posted on these endpoints before is complete at its target, and every
+/// message is accepted. Returns TIELINE_BUSY in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_begin_flush(
     worker: *const WorkerHandle,
@@ -178,7 +179,8 @@ pub unsafe extern "C" fn tieline_worker_begin_flush(
     }))
 }
 
-/// Flushes every endpoint of the worker (tieline_endpoint_flush), and waits for these flushes. Returns TIELINE_BUSY in a handler.
+/// Flushes every endpoint of the worker that has not failed (tieline_endpoint_flush), and waits for these flushes. Returns
+/// TIELINE_BUSY in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_flush(worker: *const WorkerHandle) -> i32 {
     done(guarded(|| drive(worker, |_, worker| Ok(worker.flush()?))))

@@ -111,7 +111,7 @@ fn closed_endpoint() -> Fault {
     fault
 }
 
-/// Runs `body`, which only reads the endpoint.
+/// Runs `body` with the endpoint, under the worker's mark.
 fn ask<T>(
     endpoint: *const EndpointHandle,
     body: impl FnOnce(&Endpoint) -> Result<T, Fault>,
@@ -210,7 +210,7 @@ fn send(
     }))
 }
 
-/// Sends a message after a provider has refused the inline attempt.
+/// Sends a message after a provider has not completed the inline attempt.
 #[cold]
 #[inline(never)]
 fn send_further(
@@ -265,7 +265,7 @@ pub unsafe extern "C" fn tieline_endpoint_flush(
 }
 
 /// Flushes messages with a round trip to the peer. The flush completes when the peer's handlers have run for every message posted
-/// before.
+/// before. Returns TIELINE_BUSY in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_flush_messages(
     endpoint: *const EndpointHandle,
@@ -277,7 +277,8 @@ pub unsafe extern "C" fn tieline_endpoint_flush_messages(
     }))
 }
 
-/// Orders every put, get and atomic posted before ahead of those posted after. The call does not wait.
+/// Orders every put, get and atomic that was posted on this endpoint before ahead of those posted on it after. The call does not
+/// wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_fence(endpoint: *const EndpointHandle) -> i32 {
     done(ask(endpoint, |endpoint| Ok(endpoint.fence()?)))
@@ -355,7 +356,8 @@ pub unsafe extern "C" fn tieline_endpoint_path(
 }
 
 /// Reports whether the endpoint has ended: TIELINE_OK if it has not, otherwise the status of the failure, which is below 0. `why`
-/// may be null; it is filled as by tieline_last_error, and its strings are valid until the next call that fails in this thread.
+/// may be null. After a failure it is filled as by tieline_last_error, and its strings are valid until the next call that fails in
+/// this thread. After TIELINE_OK its fields are zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_error(
     endpoint: *const EndpointHandle,
@@ -386,9 +388,9 @@ pub type EndpointFailureFn = Option<
     unsafe extern "C" fn(user: *mut c_void, endpoint: *mut EndpointHandle, why: *const Failure),
 >;
 
-/// Registers the handler for failed endpoints. The handler runs once per failed endpoint, with the reason, inside a call that makes
-/// progress. The endpoint's operations have ended by then. The handler does not run if the peer has left in good order: then the
-/// handler of tieline_worker_on_peer_left runs, and the endpoint ends with TIELINE_CLOSED.
+/// Registers the handler for failed endpoints. The handler runs once per failed endpoint that the caller holds, with the reason,
+/// inside a call that makes progress. The endpoint's operations have ended by then. The handler does not run if the peer has left
+/// in good order: then the handler of tieline_worker_on_peer_left runs, and the endpoint ends with TIELINE_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_endpoint_failure(
     worker: *const WorkerHandle,

@@ -1,4 +1,4 @@
-//! The guard of every exported function: admits or refuses the thread, and contains panics.
+//! The guards of exported functions: they admit or refuse the thread, and catch panics.
 
 use super::error::{Fault, Kind};
 use super::table::{self, Handle, Object};
@@ -39,8 +39,8 @@ impl Mark {
         self.word.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// Runs a body that calls no function of the caller and cannot panic, without catching panics. Returns `None` if this thread
-    /// may not be admitted or is in a handler; [`post`](Mark::post) then decides.
+    /// Runs a body that calls no function of the caller and cannot panic, without catching panics. Returns `None` unless the mark
+    /// is `FREE`; [`post`](Mark::post) then decides.
     #[inline(always)]
     pub(crate) fn at_once<T>(&self, body: impl FnOnce() -> T) -> Option<T> {
         if self.word.load(Ordering::Relaxed) != FREE {
@@ -54,7 +54,7 @@ impl Mark {
         Some(result)
     }
 
-    /// Runs a body that calls no function of the caller.
+    /// Runs a body that calls no function of the caller, except functions that must not call the library.
     #[inline]
     pub(crate) fn post<T>(&self, body: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
         let before = self.word.load(Ordering::Relaxed);
@@ -197,7 +197,7 @@ impl Drop for Uncanceled {
     }
 }
 
-/// Runs a body that belongs to no worker, or that may wait.
+/// Runs a body with cancellation of the thread deferred, and catches the body's panics.
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
     let _uncanceled = Uncanceled::new();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(panicked(&*panic)))

@@ -32,13 +32,13 @@ pub(crate) enum Kind {
 pub(crate) struct Fault {
     pub(crate) kind: Kind,
     pub(crate) error: Error,
-    /// Whether an operation, an endpoint, a name query or a worker has ended because its time was up: TIELINE_EXPIRED. A timeout of
-    /// any other call is TIELINE_TIMED_OUT.
+    /// Whether something, such as an operation or an endpoint, has ended because its time was up: TIELINE_EXPIRED. Any other
+    /// timeout is TIELINE_TIMED_OUT.
     has_expired: bool,
 }
 
 impl Fault {
-    /// Makes a failure that is the caller's error, unless its kind is changed.
+    /// Makes a failure whose kind follows from its status.
     #[cold]
     pub(crate) fn new(
         status: Status,
@@ -56,7 +56,7 @@ impl Fault {
         self
     }
 
-    /// Makes a failure that has ended something: an operation, an endpoint, a name query or a worker.
+    /// Makes a failure of this kind. With the status `TimedOut`, the caller gets TIELINE_EXPIRED.
     #[cold]
     pub(crate) fn ended(kind: Kind, error: Error) -> Fault {
         let has_expired = error.status() == Status::TimedOut;
@@ -155,7 +155,7 @@ impl From<OpenError> for Fault {
     }
 }
 
-/// A failure: its texts, and how to react to it.
+/// A failure: its texts, and how to react to it. In a record that a handler gets, the texts are valid until the handler returns.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Failure {
@@ -165,7 +165,8 @@ pub struct Failure {
     pub status: i32,
     /// The reaction to a failed call: TIELINE_DO_*; or the outcome of a failed operation: TIELINE_OP_*.
     pub kind: u32,
-    /// The text of the event. Never null; valid until the next call that fails in this thread.
+    /// The text of the event; valid until the next call that fails in this thread. Null only if tieline_endpoint_error reports no
+    /// failure.
     pub what: *const c_char,
     /// The text of the reason; empty if the status says everything.
     pub why: *const c_char,

@@ -11,9 +11,9 @@ use super::records::{self, Params};
 use super::worker::{WorkerState, closed};
 use tieline::{Outcome, Request, Status};
 
-/// The parameters that select how the completion of an operation is reported. If the pointer is null or all fields are zero, the
-/// completion is reported by the request number that the call writes. If the caller requests no number, only a failure is reported,
-/// by the endpoint's next flush.
+/// The parameters that select how the completion of an operation is reported. If the pointer is null or all fields but `size` are
+/// zero, the completion is reported by the request number that the call writes. If the caller requests no number, only a failure is
+/// reported, by the endpoint's next flush.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct How {

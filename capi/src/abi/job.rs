@@ -15,11 +15,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tieline::{Error, Job, Status, Worker};
 
-/// The processes that one launcher started, as seen by one of these processes. Any thread may use the handle.
+/// The processes of one job, as seen by one of these processes. Any thread may use the handle.
 pub struct JobHandle(());
 
-/// The caller's own exchange, which replaces the launcher's. Every function returns TIELINE_OK or a status below 0, and runs in the
-/// thread of the call. tieline_job_barrier with a worker calls `barrier`, or `allgather`, in a thread of the library.
+/// The caller's own exchange, which replaces the launcher's. Every function returns TIELINE_OK or a status below 0. It runs in the
+/// thread of the call, except in tieline_job_barrier with a worker, which calls `barrier`, or `allgather`, in a thread of the
+/// library.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Exchange {
@@ -91,7 +92,7 @@ impl Object for JobObject {
     const NAME: &'static str = "a job";
 }
 
-/// An upper limit on the number of ranks of a job, which limits the memory per exchange.
+/// The maximum number of ranks of a caller's exchange, which limits the memory per exchange.
 const MOST_RANKS: usize = 1 << 24;
 
 /// The collector of the bytes that the caller's exchange delivers for the ranks from `first` on. The exchange gets a handle of the
@@ -375,8 +376,8 @@ pub unsafe extern "C" fn tieline_job_publish(
     }))
 }
 
-/// Waits until `rank` has published `key`, at most for the job's time limit, and writes the published bytes. `len` has the same
-/// meaning as for tieline_worker_address.
+/// Waits until `rank` has published `key`, and writes the published bytes. A launcher's job waits at most for its time limit. `len`
+/// has the same meaning as for tieline_worker_address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_lookup(
     job: *const JobHandle,
@@ -417,7 +418,7 @@ pub unsafe extern "C" fn tieline_job_exchange(
 
 /// Returns when every process has called tieline_job_barrier. If `worker` is not null, the call makes progress on the worker, and
 /// sleeps while there is nothing to do. Pass a worker if peers may still access its memory or wait for its replies. Returns
-/// TIELINE_BUSY in a handler of that worker.
+/// TIELINE_BUSY in a handler or in the condition of a wait of that worker.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_barrier(
     job: *const JobHandle,

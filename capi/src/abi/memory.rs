@@ -202,7 +202,7 @@ pub unsafe extern "C" fn tieline_region_close(region: *mut RegionHandle) -> i32 
     done(guarded(|| close_by(region, |region| region.close())))
 }
 
-/// Tries to end a region. If the region is still in use, its handle stays valid.
+/// Tries to end a region. If `close` fails, the handle stays valid.
 pub(crate) fn close_by(
     region: *mut RegionHandle,
     close: impl FnOnce(Region) -> Result<(), NotClosed>,
@@ -213,7 +213,7 @@ pub(crate) fn close_by(
     })
 }
 
-/// Makes the error for a region that is still in use and can be closed later.
+/// Makes the failure of a close. If the region is still in use, the caller may retry.
 fn not_closed(error: Error) -> Fault {
     let is_busy = error.status() == Status::Busy;
     let fault = Fault::from(error);

@@ -1,4 +1,4 @@
-//! Messages, as handlers receive them.
+//! Messages, as handlers receive them; kept messages and rendezvous messages.
 
 use super::context::{end_of_worker, keep, no_handles, take, try_take};
 use super::endpoint::{EndpointHandle, EndpointState};
@@ -64,7 +64,7 @@ impl Arrival {
         record.header = message.header();
     }
 
-    /// Delivers a message without a payload. Between two calls, the record has the values that other messages need.
+    /// Delivers a rendezvous message. Between two calls, the record has the values that other messages need.
     #[cold]
     #[inline(never)]
     fn tell_announced(&self, message: &Message<'_>, handler: Handler, user: *mut c_void) {
@@ -252,7 +252,7 @@ impl Object for KeptObject {
     const NAME: &'static str = "a kept message";
 }
 
-/// A rendezvous message: whose bytes are still at the sender.
+/// A rendezvous message, whose bytes are still at the sender.
 pub struct AnnouncementHandle(());
 
 struct AnnouncementObject {
@@ -299,7 +299,7 @@ pub unsafe extern "C" fn tieline_kept_drop(kept: *mut KeptHandle) -> i32 {
 }
 
 /// Returns a handle that receives or refuses a rendezvous message. The handle can be requested once, in the message's handler; the
-/// call returns TIELINE_INVALID for a message that has a payload. The handle remains valid without a time limit.
+/// call returns TIELINE_INVALID for an eager message. The handle has no time limit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_message_announcement(
     arrived: *const ArrivedMessage,

@@ -1,12 +1,11 @@
 //! The exported functions, by subject, and the code that they share.
 //!
-//! Every `SAFETY` comment here relies on what the caller of an exported function guarantees. An address is null, or points to as
-//! much memory as the call states: a record's `size` bytes, `len` bytes, `count` elements, or a string up to its zero. No other
-//! thread changes that memory during the call. At most one thread at a time is in a call of a worker or of an object that belongs
-//! to it.
+//! The `SAFETY` comments here rely on what the caller of an exported function guarantees. An address is null, or points to as much
+//! memory as the call states: a record's `size` bytes, `len` bytes, `count` elements, or a string up to its zero. No other thread
+//! changes that memory during the call. At most one thread at a time is in a call of a worker or of an object that belongs to it.
 
 #![allow(unsafe_code)]
-// All exported functions share the contract above; the header, which is generated from their docs, states it once as well.
+// All exported functions share the contract above.
 #![allow(clippy::missing_safety_doc)]
 
 mod bytes;

@@ -79,8 +79,8 @@ pub unsafe extern "C" fn tieline_worker_ask_name(
 }
 
 /// Advances a query; no other call does. TIELINE_PENDING: call again, with progress in between. TIELINE_OK: `endpoint` is set. A
-/// failure states why the name was not resolved. Either result is reported once; the handle stays valid until it is dropped. While a
-/// query is open, the worker's descriptor becomes readable every millisecond: call this after each sleep.
+/// failure states why the name was not resolved. Either result is reported once. The handle stays valid until it is dropped. While
+/// a query is open, the worker's descriptor becomes readable every millisecond: call this after each sleep.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_name_call_test(
     call: *const NameCallHandle,

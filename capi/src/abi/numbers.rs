@@ -34,7 +34,7 @@ pub const TIELINE_ALL: u64 = 7;
 /// completion, a notification or a message has reported the put. A device may then reorder peers' writes on the bus.
 pub const TIELINE_RELAXED_ORDERING: u64 = 8;
 /// Flag of a registration, not a right: the memory is reserved and may be committed later, so the library does not check that it is
-/// mapped with these rights. Until the memory is committed, peers' accesses fail with TIELINE_PERMISSION.
+/// mapped with these rights. Until the memory is committed, accesses by peers fail, usually with TIELINE_PERMISSION.
 pub const TIELINE_COMMITTED_LATER: u64 = 16;
 
 /// Report of a completion by a request number: tieline_worker_finish, _test, _forget.
@@ -44,13 +44,13 @@ pub const TIELINE_TELL_TRACKED: u32 = 1;
 /// Report of a completion in `counter`, even if the operation is done when the call returns.
 pub const TIELINE_TELL_COUNTED: u32 = 2;
 
-/// Flag of an operation: a put completes when its bytes may be reused. A flush completes when the bytes are at the target.
+/// Flag of an operation: a put completes when its bytes may be reused. A later flush completes when the bytes are at the target.
 pub const TIELINE_HOW_LOCAL: u32 = 1;
 /// Flag of an operation: runs the peer's notification handler with `word` when the bytes of this put, and of earlier puts, are at
 /// the target.
 pub const TIELINE_HOW_NOTIFY: u32 = 2;
 
-/// Way of closing an endpoint: completes all operations posted before, then closes.
+/// Way of closing an endpoint: refuses later operations, and completes when all operations posted before are complete.
 pub const TIELINE_CLOSE_FLUSH: u32 = 0;
 /// Way of closing an endpoint: ends pending operations immediately, as canceled.
 pub const TIELINE_CLOSE_CANCEL: u32 = 1;
@@ -80,10 +80,11 @@ pub const TIELINE_OP_UNKNOWN: u32 = 8;
 pub const TIELINE_OP_CANCELED: u32 = 9;
 /// Kind of an operation whose state was not examined: unless it has ended, the operation continues.
 pub const TIELINE_OP_PENDING: u32 = 10;
-/// Kind of a failure: the library panicked, and the object of the call is unusable. Report the panic to the project.
+/// Kind of a failure: the library panicked. If the call was for a worker or an object of it, the worker is unusable. Report the
+/// panic to the project.
 pub const TIELINE_PANICKED: u32 = 11;
 
-/// Result of tieline_worker_wait: an event was handled.
+/// Result of tieline_worker_wait: an event was handled, a completion is waiting to be taken, or the worker was woken.
 pub const TIELINE_MOVED: i32 = 1;
 /// Result of tieline_worker_wait: nothing has happened, and the time limit has not passed. Wait again.
 pub const TIELINE_ROUSED: i32 = 2;

@@ -33,8 +33,8 @@ fn on<F>(
     }))
 }
 
-/// Registers the handler for puts with TIELINE_HOW_NOTIFY. When the handler runs, the bytes of that put and of the peer's earlier
-/// puts are visible.
+/// Registers the handler for puts with TIELINE_HOW_NOTIFY. When the handler runs, the bytes of that put and of the earlier
+/// successful puts on the peer's same endpoint are visible.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_notification(
     worker: *const WorkerHandle,

@@ -121,7 +121,7 @@ fn put_bytes(
     }))
 }
 
-/// Puts the bytes after a provider has refused the inline attempt.
+/// Puts the bytes after a provider has not completed the inline attempt.
 #[cold]
 #[inline(never)]
 fn put_bytes_further(
@@ -139,7 +139,7 @@ fn put_bytes_further(
 }
 
 /// Writes a part of a region to the peer's region at `offset`. After TIELINE_OK, or after the operation's completion, the bytes are
-/// visible in the peer's region; with TIELINE_HOW_LOCAL, the local bytes may be reused.
+/// visible in the peer's region; with TIELINE_HOW_LOCAL, only the local bytes may be reused.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_put(
     key: *const KeyHandle,

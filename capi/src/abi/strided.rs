@@ -36,8 +36,8 @@ fn blocks(given: *const CBlocks) -> Result<Blocks, super::error::Fault> {
     Ok(Blocks { offset, block, stride, count })
 }
 
-/// Writes blocks of a region, in order, to blocks of the peer's region. TIELINE_AGAIN: only a part was posted, and that part
-/// continues; post all of the blocks again.
+/// Writes blocks of a region, in order, to blocks of the peer's region. TIELINE_AGAIN: not all blocks were posted, and those that
+/// were posted continue; post all of the blocks again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_put_strided(
     key: *const KeyHandle,
@@ -85,7 +85,7 @@ pub struct Limits {
     pub max_short: usize,
     /// The length of the longest message that tieline_send_pieces sends without a copy; 0: all messages are copied.
     pub max_gathered: usize,
-    /// The maximum number of pending operations.
+    /// The maximum number of pending operations of the endpoint.
     pub max_pending: usize,
     /// The maximum number of bytes that pending operations occupy. A call that would exceed it returns TIELINE_AGAIN, unless no
     /// operation is pending.

@@ -1,10 +1,10 @@
 //! Handles: places in tables that never shrink, so that a thread may examine a place at any time.
 //!
 //! A handle has 64 bits: 24 for the place, 8 for the kind, and 32 for the use count of the place. Each kind has a table of its own.
-//! While its object exists, a place holds the same 64 bits as the handle. Otherwise it holds bits that lead to another place. Thus
-//! arbitrary bits equal those of the place they lead to only if they are its handle, and one comparison checks existence, kind and
-//! use count. Looking up, making and ending a handle take no lock. A signal handler may look up a handle, and a child that was
-//! forked while another thread was in here does not deadlock.
+//! While its object exists and no call has exclusive access to it, a place holds the same 64 bits as the handle. Otherwise the
+//! place holds bits that lead to another place. Thus arbitrary bits equal those of the place they lead to only if they are its
+//! handle, and one comparison checks existence, kind and use count. Looking up, making and ending a handle take no lock of this
+//! library. A signal handler may look up a handle, and a child that was forked while another thread was in here does not deadlock.
 
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null, null_mut};
@@ -14,7 +14,7 @@ const PLACE_BITS: u32 = 24;
 const PLACE: u64 = (1 << PLACE_BITS) - 1;
 /// The number of the first place that is assigned: places 0 and 1 are never assigned.
 const FIRST: u64 = 2;
-/// The number of the last place in the smallest table that has places.
+/// The number of the last place in the smallest list with places that can be assigned.
 const LEAST: u64 = 63;
 /// The number of kinds: every kind is smaller.
 const KINDS: usize = 32;
@@ -177,7 +177,7 @@ impl Table {
         }
     }
 
-    /// Doubles the number of places, unless another thread has done so at the same time.
+    /// Replaces the list by a longer one, unless another thread has done so at the same time.
     #[cold]
     fn grow(&self) {
         let now = self.list();
@@ -202,7 +202,8 @@ fn words_of(list: &List) -> usize {
     size_of::<List>() / size_of::<usize>() + list.last as usize + 1
 }
 
-/// Makes a list of twice the number of places, which begins with the places of `before`. Returns the list and its new places.
+/// Makes a list of twice the number of places, at least 64, which begins with the places of `before`. Returns the list and its new
+/// places.
 fn longer(before: *const List) -> (*mut List, *mut [Place]) {
     // SAFETY: a list is never freed.
     let had = unsafe { (*before).last };

@@ -170,7 +170,7 @@ pub unsafe extern "C" fn tieline_worker_waker(
     }))
 }
 
-/// Ends the worker's current wait, or makes the next one return immediately. Any thread and a signal handler may call it. The call
+/// Ends the worker's current sleep, or makes its next sleep end immediately. Any thread and a signal handler may call it. The call
 /// does not allocate. For a handle that is not a waker, the call returns TIELINE_INVALID and does not change the thread's last
 /// error.
 #[unsafe(no_mangle)]
@@ -188,7 +188,8 @@ pub unsafe extern "C" fn tieline_waker_drop(waker: *mut WakerHandle) -> i32 {
     done(guarded(|| take::<WakerObject, _>(waker).map(drop)))
 }
 
-/// Closes a region as tieline_region_close does, and makes progress until it is unused. TIELINE_BUSY: the time limit has passed.
+/// Closes a region as tieline_region_close does, and makes progress until it is unused. TIELINE_BUSY: the time limit has passed, or
+/// the call was made in a handler, where it does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_close_region(
     worker: *const WorkerHandle,

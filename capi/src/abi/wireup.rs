@@ -1,4 +1,4 @@
-//! The caller carries the datagrams that establish connections.
+//! Datagrams that establish connections, carried by the caller.
 
 use super::bytes::bytes;
 use super::enter::{guarded, object};

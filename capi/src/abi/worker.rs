@@ -85,7 +85,7 @@ impl WorkerState {
         self.ended_inside.take()
     }
 
-    /// Runs a body that runs no handlersbut needs the worker.
+    /// Runs a body that needs the worker and runs no handlers.
     pub(crate) fn post<T>(
         &self,
         body: impl FnOnce(&Worker) -> Result<T, Fault>,
@@ -183,7 +183,8 @@ pub(crate) fn timeout(nanoseconds: i64) -> Option<Duration> {
     u64::try_from(nanoseconds).ok().map(Duration::from_nanos)
 }
 
-/// Opens a worker. Any thread may use the worker and its objects, but only one thread at a time.
+/// Opens a worker. Any thread may use the worker and its objects, but only one thread at a time. If one of its providers is bound
+/// to the opening thread, only that thread may use the worker.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_open(
     context: *const ContextHandle,
@@ -238,8 +239,8 @@ fn end(worker: *mut WorkerHandle) -> Result<(), Fault> {
 
 /// Delivers everything that is pending and everything that peers are owed, at most `timeout_ns` (below 0: without limit), and
 /// closes the worker. The handle ends even if something could not be delivered; the returned status and the thread's last error
-/// report that. Each interface may then take TIELINE_CLOSE_TIMEOUT on top. Only TIELINE_BUSY (in a handler, or another thread is in
-/// a call) and TIELINE_INVALID leave it unchanged.
+/// report that. If something is lost, each interface may take TIELINE_CLOSE_TIMEOUT on top. Only TIELINE_BUSY (in a handler, or
+/// another thread is in a call) and TIELINE_INVALID leave the worker open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_close(worker: *mut WorkerHandle, timeout_ns: i64) -> i32 {
     done(guarded(|| {
@@ -327,7 +328,7 @@ pub unsafe extern "C" fn tieline_worker_wait_until(
     }))
 }
 
-/// Reports the number of pending operations.
+/// Reports the number of pending operations, including the library's own and the parts of split operations.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_pending(
     worker: *const WorkerHandle,

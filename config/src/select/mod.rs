@@ -1,4 +1,4 @@
-//! The selection grammar, which is the same for providers, domains, modules and connection modules.
+//! The selection grammar of providers, domains, modules and connection modules. Only providers have version requirements.
 //!
 //! ```text
 //! TIELINE_PROVIDERS=verbs,shm            these two, verbs preferred
@@ -85,17 +85,17 @@ impl Selection {
         !self.excludes && !self.entries.is_empty()
     }
 
-    /// Checks whether the list contains exactly this name, not a glob that matches the name.
+    /// Checks whether this including list contains exactly this name, and not only a glob that matches the name.
     pub fn asks_for(&self, name: &str) -> bool {
         !self.excludes && self.entries.iter().any(|entry| entry.name == name)
     }
 
-    /// Checks whether an excluding list contains this name.
+    /// Checks whether an excluding list has an entry that matches this name.
     pub fn bars(&self, name: &str) -> bool {
         self.excludes && self.deciding(name).is_some()
     }
 
-    /// Checks whether an including list lacks this name.
+    /// Checks whether an including list has no entry that matches this name.
     pub fn passes_over(&self, name: &str) -> bool {
         self.includes() && self.deciding(name).is_none()
     }
@@ -125,7 +125,8 @@ impl Selection {
     }
 
     /// Returns the entries of the list that match nothing in `seen`, each with the nearest spelling. `looked` names the places that
-    /// were searched. `seen` holds everything that exists, including refused names.
+    /// were searched. `seen` holds the names that were found, also those that the list itself excludes. The list of a default
+    /// returns no entries.
     pub fn unmatched(&self, seen: &[&str], looked: &str) -> Vec<Record> {
         if self.quiet {
             return Vec::new();

@@ -71,7 +71,7 @@ struct Info {
 type OpCallback = extern "C" fn(c_int, *mut c_void);
 type ValueCallback = extern "C" fn(c_int, *mut RawValue, *mut c_void);
 
-/// The functions of libpmix, in the order of the standard.
+/// The functions of libpmix that an exchange needs.
 struct Table {
     init: unsafe extern "C" fn(*mut Proc, *const Info, usize) -> c_int,
     finalize: unsafe extern "C" fn(*const Info, usize) -> c_int,

@@ -1,4 +1,4 @@
-//! The host's side of configuration variables: checks a provider's declarations, and returns the values.
+//! The host's side of configuration variables: checks a provider's declarations, returns the values, and plays a host for tests.
 
 use super::shims::{read_params_of, write_attr};
 use super::{ABI_MAJOR, ABI_MINOR, ConfigValue, ConfigVar, Host};
@@ -59,13 +59,13 @@ impl Declarations {
         Declarations(Mutex::new(Vec::new()))
     }
 
-    /// Adds a list of variables. `set` gets each variable and returns the text that the variable is set to. It may replace the
+    /// Adds a list of variables. `set` gets each variable and returns the text that the variable is set to. `set` may replace the
     /// declaration by the host's own. If `set` fails, no variable is added.
     ///
     /// # Errors
-    /// `INVALID`: the first value that is not valid, in a sentence; the other variables are still added. `UNSUPPORTED_PARAM`: the
-    /// list has something that only a newer minor defines. `PROVIDER_FAILED`: the list is malformed or contradicts itself. In these
-    /// two cases no variable is added.
+    /// `INVALID`: the first value that is not valid, in a sentence; the variables with valid values are still added.
+    /// `UNSUPPORTED_PARAM`: the list has something that only a newer minor defines. `PROVIDER_FAILED`: the list is malformed or
+    /// contradicts itself. In these two cases no variable is added. The error of `set` is returned unchanged.
     ///
     /// # Safety
     /// `vars` points to `count` records, each as long as the first one's `size`, with texts that can be read.
@@ -151,9 +151,11 @@ impl Declarations {
     }
 }
 
-/// The limits of a list: the number of variables, the bytes of a record, the bytes of a text.
+/// The maximum number of variables in a list.
 const MOST_RECORDS: usize = 4096;
+/// The maximum number of bytes in a record.
 const MOST_RECORD: usize = 4096;
+/// The maximum number of bytes in a text.
 const MOST_TEXT: usize = 4096;
 /// The length of the record of minor 0: none is shorter.
 const LEAST_RECORD: usize = offset_of!(ConfigVar, words_len) + size_of::<usize>();
@@ -161,7 +163,7 @@ const LEAST_RECORD: usize = offset_of!(ConfigVar, words_len) + size_of::<usize>(
 /// The smallest length of a record for a value.
 const LEAST_VALUE: usize = offset_of!(ConfigValue, origin_len) + size_of::<usize>();
 
-/// Returns the failure of a list that contradicts itself.
+/// Returns the failure of a list that is malformed or contradicts itself.
 fn nonsense(why: &str) -> Failure {
     Failure::new(Status::ProviderFailed, why)
 }
@@ -224,7 +226,7 @@ unsafe fn text(at: *const u8, len: usize) -> Result<String, Failure> {
     if at.is_null() || len == 0 {
         return Ok(String::new());
     }
-    // SAFETY: the caller guarantees the text; at most a page of the text is read.
+    // SAFETY: the caller guarantees the text; at most `MOST_TEXT` bytes of it are read.
     let bytes = unsafe { core::slice::from_raw_parts(at, len.min(MOST_TEXT)) };
     if len > MOST_TEXT {
         let begin = String::from_utf8_lossy(&bytes[..32]);

@@ -34,7 +34,7 @@ pub struct DomainParams {
     pub name: *const u8,
     /// The length of `name`, in bytes.
     pub name_len: usize,
-    /// A number that is different for every context on the machine. A context that is opened again has a new number.
+    /// A number that differs from that of every other context.
     pub context_id: [u8; 16],
     /// The flags; none are defined yet.
     pub flags: u64,
@@ -68,8 +68,8 @@ pub struct ModuleAttr {
     pub connects: u32,
     /// The capabilities, `TIELINE_CAP_*`.
     pub caps: u64,
-    /// The rank among the modules that reach a peer. Higher ranks come first; a module with a negative rank is used only on
-    /// request.
+    /// The rank among the modules that reach a peer, unless the user sets another one. Higher ranks come first; a module with a
+    /// negative rank is used only on request.
     pub priority: i32,
     /// The maximum number of entries of an iov.
     pub max_iov: u32,
@@ -98,11 +98,11 @@ pub struct ModuleAttr {
     /// The longest endpoint address in bytes, for connect-to-endpoint modules.
     pub max_endpoint_address_len: u32,
     /// The longest identity that connect can carry, in bytes: at least 4096 if peers connect to the interface and the module has
-    /// messages.
+    /// messages or CAP_PUT_NOTIFY.
     pub max_identity_len: u32,
     /// The longest datagram of a connector in bytes, at least 1024.
     pub max_datagram: u32,
-    /// 1 if the datagrams of a connector arrive exactly once and in order while the peer lives, else 0.
+    /// 1 if the datagrams of a connector arrive exactly once, and in order for each sender, while the connection holds; else 0.
     pub reliable: u32,
     /// The number of low bits of a word that `put_notify` carries, 1 to 32; 0 without CAP_PUT_NOTIFY.
     pub notify_bits: u32,
@@ -169,7 +169,7 @@ pub struct RegisterParams {
     pub dmabuf_offset: u64,
 }
 
-/// A remote key to pack. If every field but the region is zero, the key covers the whole region with all of its rights.
+/// A remote key to pack. If `offset`, `len` and `access` are zero, the key covers the whole region with all of its rights.
 #[repr(C)]
 #[cfg_attr(test, derive(StableAbi))]
 #[derive(Clone, Copy)]
@@ -179,7 +179,7 @@ pub struct KeyParams {
     /// The region that the key is for.
     pub region: *mut RegionHandle,
     /// The offset of the first byte of the region that the key covers. This byte is offset 0 of put, get and atomics with this key.
-    /// A provider whose keys cover whole regions refuses other offsets with `UNSUPPORTED`.
+    /// A provider whose keys cover whole regions refuses an offset other than 0 with `UNSUPPORTED`.
     pub offset: u64,
     /// The number of bytes that the key covers; 0 for all up to the region's end. A part that exceeds the region is `OUT_OF_RANGE`,
     /// and so is an operation with the key outside of the part.
@@ -190,14 +190,14 @@ pub struct KeyParams {
     pub flags: u64,
 }
 
-/// The functions of a domain. Any thread may call them.
+/// The functions of a domain. Several threads may call them at the same time.
 #[repr(C)]
 #[cfg_attr(test, derive(StableAbi))]
 #[derive(Clone, Copy)]
 pub struct DomainOps {
     /// The size of this table as the provider compiled it.
     pub size: usize,
-    /// Closes the domain; everything opened from it was closed before.
+    /// Closes the domain. Everything opened from it was closed before, unless the provider has failed.
     pub close: Option<unsafe extern "C" fn(domain: *mut DomainHandle)>,
     /// Lists modules, as `query_domains` lists domains.
     pub query_modules: Option<
@@ -240,8 +240,9 @@ pub struct DomainOps {
             out: *mut MemoryRegion,
         ) -> i32,
     >,
-    /// Ends a registration, and frees the memory if it came from alloc. Keys stop working immediately. `AGAIN`: keys are
-    /// refused, but an access that began before is not complete. The region still exists, and the core calls again.
+    /// Ends a registration, and frees the memory if it came from alloc. Keys stop working immediately. `AGAIN`: keys are refused,
+    /// but an access that began before is not complete. The region still exists, and the core calls again. Any other error ends the
+    /// region, and the core does not reuse its memory.
     pub deregister:
         Option<unsafe extern "C" fn(domain: *mut DomainHandle, region: *mut RegionHandle) -> i32>,
     /// Writes a region's remote key and returns its length, which is at most `max_key_len`.

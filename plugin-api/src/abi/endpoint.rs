@@ -32,7 +32,7 @@ pub struct Rma {
     pub key: *mut KeyHandle,
     /// The offset into the range that the key covers.
     pub offset: u64,
-    /// The cookie of the EVENT_COMPLETION that follows if the call returned PENDING.
+    /// The cookie of the operation's EVENT_COMPLETION.
     pub cookie: u64,
     /// The flags, `TIELINE_OP_*`.
     pub flags: u64,
@@ -51,7 +51,7 @@ pub struct Atomic {
     pub width: u32,
     /// The key, from `import_key` on the same endpoint or on its interface.
     pub key: *mut KeyHandle,
-    /// The offset into the range that the key covers, a multiple of the width.
+    /// The offset into the range that the key covers. An offset that is no multiple of the width is MISALIGNED.
     pub offset: u64,
     /// The operand.
     pub operand: u64,
@@ -59,7 +59,7 @@ pub struct Atomic {
     pub compare: u64,
     /// The place for the previous value if the call returns 0 and FETCH is set. For a pending operation the event has the value.
     pub result: *mut u64,
-    /// The cookie of the EVENT_COMPLETION that follows if the call returned PENDING.
+    /// The cookie of the operation's EVENT_COMPLETION.
     pub cookie: u64,
     /// The flags, `TIELINE_OP_*`.
     pub flags: u64,
@@ -95,7 +95,7 @@ pub struct ConnectParams {
     pub flags: u64,
 }
 
-/// The limits of one endpoint, if they are lower than those of its module. 0 means the module's limit.
+/// The limits of one endpoint. The lower of the endpoint's and the module's limit applies; 0 means the module's limit.
 #[repr(C)]
 #[cfg_attr(test, derive(StableAbi))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,14 +121,15 @@ pub type PackFn =
 
 /// The functions of an endpoint. One thread at a time may call them: the thread of its interface.
 ///
-/// Data calls return 0 (done), 1 (pending: an EVENT_COMPLETION with the cookie follows) or a negative status.
+/// Data calls return 0 (done), 1 (pending: an EVENT_COMPLETION with the cookie follows, with OP_NO_EVENT only after a failure) or a
+/// negative status. `am_packed` returns a length instead of 0, and a call without a cookie is never pending.
 #[repr(C)]
 #[cfg_attr(test, derive(StableAbi))]
 #[derive(Clone, Copy)]
 pub struct EndpointOps {
     /// The size of this table as the provider compiled it.
     pub size: usize,
-    /// Sends a message of at most `max_short` bytes, which are copied before the call returns.
+    /// Sends a message with a payload of at most `max_short` bytes, which are copied before the call returns.
     pub am_short: Option<
         unsafe extern "C" fn(
             endpoint: *mut EndpointHandle,
@@ -138,7 +139,7 @@ pub struct EndpointOps {
             len: usize,
         ) -> i32,
     >,
-    /// Sends a message that `pack` writes, of at most `most` bytes. Returns the message's length or a negative status.
+    /// Sends a message whose payload `pack` writes: at most `most` bytes. Returns the payload's length or a negative status.
     // abi_stable cannot inspect a function that takes a function: it compares the slot by name and size.
     #[cfg_attr(test, sabi(unsafe_opaque_field))]
     pub am_packed: Option<
@@ -176,7 +177,8 @@ pub struct EndpointOps {
     /// Orders everything posted before on this endpoint, including messages, ahead of everything posted after. It does not wait.
     /// UNSUPPORTED: this lane cannot keep order. AGAIN: the lane cannot keep order at the moment. The core then waits for a flush.
     pub fence: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle) -> i32>,
-    /// Closes the endpoint. Pending operations are dropped without an event.
+    /// Closes the endpoint. Pending operations on the application's memory are dropped without an event; accepted messages are
+    /// still delivered.
     pub close: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle)>,
     /// Makes a packed key usable on this endpoint. AGAIN: call again after progress.
     pub import_key: Option<
@@ -198,7 +200,7 @@ pub struct EndpointOps {
         ) -> i64,
     >,
     /// Connect-to-endpoint modules: connects to the peer's endpoint address. The function does not wait: data calls return AGAIN
-    /// until the connection is established. A connection that cannot be established ends in EVENT_ENDPOINT_FAILED.
+    /// until the connection is established. If that fails after the call, EVENT_ENDPOINT_FAILED reports it.
     pub connect: Option<
         unsafe extern "C" fn(endpoint: *mut EndpointHandle, params: *const ConnectParams) -> i32,
     >,
@@ -210,7 +212,8 @@ pub struct EndpointOps {
     >,
     /// CAP_KEY_POINTER: returns the address at which `len` bytes from `offset` on are mapped in this process. Loads and stores at
     /// this address access the peer's memory. The mapping stays until the key is dropped. After the owner has ended its region, the
-    /// mapping leads to memory without an owner, where loads and stores have no meaning.
+    /// mapping leads to memory without an owner, where loads and stores have no meaning; with CAP_DIES_WITH_OWNER they may end the
+    /// process.
     pub key_pointer: Option<
         unsafe extern "C" fn(
             endpoint: *mut EndpointHandle,

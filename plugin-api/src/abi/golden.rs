@@ -351,8 +351,8 @@ golden! {
 /// The digest of the layouts of each minor that this crate knows. Minor 0 has none. A minor that is not released yet may have
 /// several: one for each state of its records for which files were built.
 ///
-/// A digest covers names, offsets, sizes and types of all fields, and the signatures of all slots. The tests compute it with
-/// abi_stable. A provider in Rust carries the number, and nothing else of abi_stable.
+/// A digest covers names, offsets, sizes and types of all fields, and the signatures of all slots but `am_packed`, which abi_stable
+/// cannot inspect. The tests compute it with abi_stable. A provider in Rust carries the number, and nothing else of abi_stable.
 pub const DIGESTS: &[(u16, u64)] = &[(1, 0xe5e2_71a3_54eb_21fc)];
 
 /// The digest of the records in this crate.

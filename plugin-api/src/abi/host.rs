@@ -14,10 +14,10 @@ pub struct HostHandle {
     declared: &'static [ConfigDoc],
 }
 
-// SAFETY: the host table is constant for the life of the process and its functions may be called from any
-// thread; the core promises both in the documentation of `Host`.
+// SAFETY: the host table stays valid for the life of the process and its functions may be called from any thread; the documentation
+// of `Host` promises both.
 unsafe impl Send for HostHandle {}
-// SAFETY: the functions of the constant host table may be called from any thread.
+// SAFETY: the functions of the host table may be called from any thread.
 unsafe impl Sync for HostHandle {}
 
 macro_rules! slot {
@@ -77,10 +77,11 @@ impl HostHandle {
         self.log(log_level::DEBUG, text);
     }
 
-    /// Declares the variables that [`HostHandle::config`] reads. Call it once, before anything else.
+    /// Declares the variables that [`HostHandle::config`] reads. For a provider of [`crate::export_provider`], the entry function
+    /// calls it with [`crate::Provider::config`]. A host without variables accepts the list, and the defaults apply.
     ///
     /// # Errors
-    /// A variable is set to a value that the variable does not accept. The host keeps the error text.
+    /// A variable is set to a value that the variable does not accept, or the host refuses the list. The host keeps the error text.
     pub fn declare(mut self, variables: &'static [ConfigDoc]) -> Result<HostHandle, Failure> {
         self.declared = variables;
         let Some((context, f)) = slot!(self, config_declare) else { return Ok(self) };
@@ -92,7 +93,8 @@ impl HostHandle {
         }
     }
 
-    /// Returns the value of a declared variable, from the program, the environment or a file, or its default.
+    /// Returns the value of a declared variable, from the program, the environment or a file, or its default. An undeclared
+    /// variable has an empty value.
     #[must_use]
     pub fn config(&self, name: &str) -> Value {
         self.asked(name).unwrap_or_else(|| {
@@ -126,7 +128,7 @@ impl HostHandle {
         })
     }
 
-    /// Returns the nanoseconds of a clock that never goes backwards.
+    /// Returns the nanoseconds of a clock that never goes backwards; 0 if the host has none.
     #[must_use]
     pub fn clock_ns(&self) -> u64 {
         match slot!(self, clock_ns) {

@@ -30,11 +30,11 @@ pub struct EndpointParams {
     pub address: *const u8,
     /// The length of `address`, in bytes.
     pub address_len: usize,
-    /// The local identity, which the peer gets in EVENT_PEER_ARRIVED.
+    /// The local identity, which the peer gets in EVENT_PEER_ARRIVED; empty for connect-to-endpoint modules.
     pub identity: *const u8,
     /// The length of `identity`, in bytes.
     pub identity_len: usize,
-    /// The cookie of the endpoint's EVENT_ENDPOINT_FAILED.
+    /// The endpoint's cookie, which EVENT_ENDPOINT_FAILED and EVENT_RETURNED carry.
     pub cookie: u64,
     /// The flags; none are defined yet.
     pub flags: u64,
@@ -53,11 +53,12 @@ pub struct Event {
     pub status: i32,
     /// The flags, `TIELINE_EVENT_FLAG_*`.
     pub flags: u32,
-    /// The sender's number on this interface.
+    /// The sender's number on this interface; for connect-to-endpoint modules the endpoint's cookie.
     pub peer: u64,
-    /// The message header, or the fetched value. In a failed completion: the device's own number of the reason, or 0.
+    /// The message header, the fetched value, the word of a notification, or the hash of a connector's address. In a failed
+    /// completion: the device's own number of the reason, or 0.
     pub header: u64,
-    /// The payload, or words, valid until the next poll or close of this interface; with the flag LENT until `release`.
+    /// The payload, identity or words, valid until the next poll or close of this interface; with the flag LENT until `release`.
     pub data: *const u8,
     /// The length of `data`, in bytes.
     pub len: usize,
@@ -75,7 +76,7 @@ pub struct InterfaceOps {
     /// The size of this table as the provider compiled it.
     pub size: usize,
     /// Makes progress: writes up to `capacity` events and returns their number, or a negative status. This call releases the data
-    /// of the previous call's events.
+    /// of the previous call's events, except lent payloads.
     pub poll: Option<
         unsafe extern "C" fn(
             interface: *mut InterfaceHandle,
@@ -83,7 +84,7 @@ pub struct InterfaceOps {
             capacity: u32,
         ) -> i64,
     >,
-    /// Closes the interface; its endpoints were closed before.
+    /// Closes the interface. Its endpoints were closed before, unless the provider has failed.
     pub close: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle)>,
     /// Writes the interface's address and returns its length.
     pub address: Option<
@@ -93,7 +94,7 @@ pub struct InterfaceOps {
             capacity: usize,
         ) -> i64,
     >,
-    /// Whether a peer with this address can be reached: 0, or a negative status with the reason in `last_error`.
+    /// Checks whether a peer with this address can be reached: 0, or a negative status with the reason in `last_error`.
     pub reachable: Option<
         unsafe extern "C" fn(
             interface: *mut InterfaceHandle,
@@ -101,9 +102,9 @@ pub struct InterfaceOps {
             address_len: usize,
         ) -> i32,
     >,
-    /// Makes an endpoint. Connect-to-interface modules: the endpoint is usable immediately, or `am_*` returns AGAIN until it is.
-    /// Connect-to-endpoint modules: there is no address and no identity, and `peer` of every message that arrives on the endpoint
-    /// is its cookie.
+    /// Makes an endpoint. Connect-to-interface modules: data calls return AGAIN until the endpoint is usable. Connect-to-endpoint
+    /// modules: there is no address and no identity, and `peer` of every message that arrives on the endpoint is the endpoint's
+    /// cookie.
     pub connect: Option<
         unsafe extern "C" fn(
             interface: *mut InterfaceHandle,
@@ -139,12 +140,13 @@ pub struct InterfaceOps {
     pub drop_key:
         Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, key: *mut KeyHandle)>,
     /// CAP_FLUSH_ALL: completes when everything posted before on any endpoint of this interface is complete at its target, like
-    /// `flush` of every endpoint. A failed endpoint does not fail this flush: the endpoint's own events report the failure.
+    /// `flush` of every endpoint. A failed endpoint does not fail this flush: the endpoint's own events report the failure. The
+    /// core does not call the slot yet.
     pub flush: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, cookie: u64) -> i32>,
-    /// Since minor 1. Ends the interface's service, because the worker has closed. Notifies every connected peer that this side has
-    /// left in good order, delivers everything accepted before, and accepts no new peer. Endpoints, keys and lent payloads may
-    /// still exist and are released afterwards. Nothing is posted or polled after this call. Without the slot, peers are notified
-    /// by `close`.
+    /// Since minor 1. Ends the interface's service, because the worker has closed or the process exits. Notifies every connected
+    /// peer that this side has left in good order, delivers what it accepted before, as `close` does, and accepts no new peer.
+    /// Endpoints, keys and lent payloads may still exist and are released afterwards. Nothing is posted or polled after this call.
+    /// Without the slot, peers are notified by `close`.
     pub leave: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle)>,
 }
 

@@ -1,10 +1,10 @@
-//! The buffer into which a message is packed.
+//! The callback that packs a message, as a provider in Rust calls it.
 
 #![allow(unsafe_code)]
 
 use crate::Status;
 
-/// The message that an `am_packed` call is about to write.
+/// The callback that writes the message of an `am_packed` call.
 pub struct Packer<'a> {
     pack: &'a mut dyn FnMut(*mut u8, usize) -> Result<usize, Status>,
 }
@@ -16,10 +16,10 @@ impl<'a> Packer<'a> {
         Packer { pack }
     }
 
-    /// Lets the application write into `buffer`. Returns the number of bytes written.
+    /// Lets the callback write into `buffer`. Returns the number of bytes written.
     ///
     /// # Errors
-    /// The application's error, or [`Status::Invalid`] if the application claims more bytes than fit.
+    /// The callback's error, or [`Status::Invalid`] if the callback claims more bytes than fit.
     pub fn pack(self, buffer: &mut [u8]) -> Result<usize, Status> {
         // SAFETY: the slice is borrowed exclusively for the call.
         unsafe { self.pack_at(buffer.as_mut_ptr(), buffer.len()) }

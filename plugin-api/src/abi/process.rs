@@ -6,9 +6,11 @@
 //! * [`PerProcess`]: a child starts with a new value, and waits for no lock of its parent;
 //! * [`Kept`]: the list only grows, has no lock, and a child continues to use it;
 //! * [`Calls`] and [`Owner`], for other libraries: a child skips calls that might never return;
+//! * a lock that is only tried, and whose owner does without the value if the lock is held;
 //! * an atomic whose value is also correct in the child.
 //!
-//! Forks are detected without signals or handlers: the kernel wipes one page in a child, and its content is compared.
+//! Forks are detected without signals or handlers: the kernel wipes one page in a child, and the page's content is compared. Before
+//! Linux 4.14 the process's id is compared instead.
 
 #![allow(unsafe_code)]
 
@@ -43,9 +45,9 @@ unsafe extern "C" {
 struct Page {
     /// The process's number; zero until the first call.
     number: AtomicU64,
-    /// Not zero if the kernel does not wipe the page: before Linux 4.14.
+    /// Not zero if the kernel does not wipe the page: before Linux 4.14, or if the page could not be mapped.
     stays: AtomicU64,
-    /// A mark for each number, so that an ancestor's mark stays wiped after this process has set its own.
+    /// A mark for each number modulo `MARKS`, so that an ancestor's mark stays wiped after this process has set its own.
     marks: [AtomicU8; MARKS],
 }
 
@@ -60,7 +62,7 @@ static TAKEN: AtomicU64 = AtomicU64::new(0);
 /// Returns a number of this process that differs from those of its ancestors that have called this function.
 ///
 /// The process's id is not sufficient: a child in a new namespace may have the id of its parent. A kernel before Linux 4.14 wipes
-/// no pages; with such a kernel the number is the process's id. Any thread may call this function.
+/// no pages; with such a kernel, or without memory for a page, the number is the process's id. Any thread may call this function.
 #[must_use]
 pub fn number() -> u64 {
     let page = page();
@@ -127,7 +129,8 @@ fn made() -> &'static Page {
 
 /// A mark of a process, by which code detects a forked child. The check is one load, for short paths.
 ///
-/// Before Linux 4.14 a mark cannot distinguish a forked child from its parent, nor from an ancestor 4080 forks away.
+/// Before Linux 4.14 a mark cannot distinguish a forked child from its parent. With any kernel, it cannot distinguish a process
+/// from an ancestor whose [`number`] differs by a multiple of 4080.
 #[derive(Clone, Copy)]
 pub struct Mark {
     is_here: &'static AtomicU8,
@@ -148,7 +151,7 @@ impl Mark {
         Mark { is_here }
     }
 
-    /// Checks whether the current process made the mark: `false` in a forked child.
+    /// Checks whether the current process made the mark: `false` in a forked child, except as [`Mark`] states.
     #[inline(always)]
     #[must_use]
     pub fn is_here(&self) -> bool {
@@ -183,7 +186,7 @@ pub struct PerProcess<T> {
 
 struct Numbered<T> {
     process: u64,
-    /// The parent's value. The pointer is never followed; it only shows leak checkers that the memory is still reachable.
+    /// The value of an ancestor. The pointer is never followed; it only shows leak checkers that the memory is still reachable.
     _before: AtomicPtr<Numbered<T>>,
     value: T,
 }
@@ -283,7 +286,7 @@ impl<T> Drop for PerProcess<T> {
 #[derive(Debug, Default)]
 pub struct Calls {
     inside: AtomicUsize,
-    /// The number of the parent's threads that were in a call when this process was forked.
+    /// The number of calls that were in progress when this process was forked.
     inherited: PerProcess<OnceLock<usize>>,
 }
 
@@ -310,7 +313,7 @@ impl Calls {
         Some(Call(&self.inside))
     }
 
-    /// Checks whether a thread of this process is inside, or was inside in the parent when this process was forked.
+    /// Checks whether a call is in progress in this process, or was in progress in the parent when this process was forked.
     #[must_use]
     pub fn in_progress(&self) -> bool {
         self.inside.load(Ordering::SeqCst) > 0
@@ -335,7 +338,7 @@ impl Owner {
         Owner(AtomicU64::new(0))
     }
 
-    /// Claims the resource for this process. Returns `false` if a parent of this process owns it.
+    /// Claims the resource for this process. Returns `false` if an ancestor of this process owns the resource.
     #[must_use]
     pub fn take(&self) -> bool {
         let own = number();
@@ -346,7 +349,7 @@ impl Owner {
     }
 }
 
-/// Values that stay until the process ends, in no order. They are added without a lock, and stay usable in a forked child.
+/// Values that stay until the process ends. They are added without a lock, and stay usable in a forked child.
 pub struct Kept<T: 'static> {
     newest: AtomicPtr<Link<T>>,
 }

@@ -1,9 +1,9 @@
-//! Empty records, and names of a fixed size.
+//! Empty records, names of a fixed size, and helpers for a provider's parameters.
 
 use super::*;
 use crate::{Failure, Status, memory_kind, register_flags};
 
-/// Writes `text` zero-padded into a fixed-size name. A longer text is truncated at a character boundary.
+/// Writes `text` zero-padded into a name of `N` bytes. A text of `N` bytes or more is truncated at a character boundary.
 #[must_use]
 pub const fn fixed<const N: usize>(text: &str) -> [u8; N] {
     let bytes = text.as_bytes();
@@ -20,7 +20,7 @@ pub const fn fixed<const N: usize>(text: &str) -> [u8; N] {
     out
 }
 
-/// Reads a zero-padded name. Returns `None` if it is not UTF-8.
+/// Reads a zero-padded name. Returns `None` if the name is not UTF-8.
 #[must_use]
 pub fn fixed_str(bytes: &[u8]) -> Option<&str> {
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
@@ -68,7 +68,7 @@ zeroed_record!(
 );
 
 impl Iov {
-    /// Makes a piece that may be any memory.
+    /// Makes a piece without a region: any host memory.
     #[must_use]
     #[inline]
     pub const fn new(base: *mut u8, len: usize) -> Iov {
@@ -150,7 +150,8 @@ impl KeyParams {
     /// Checks that the key covers its whole region, with all rights.
     ///
     /// # Errors
-    /// [`Status::Unsupported`] if the key covers less.
+    /// [`Status::Unsupported`] if `offset`, `len` or `access` is not 0. The shims set them to 0 for a key to the whole region with
+    /// all of its rights.
     pub fn whole(&self) -> Result<(), Failure> {
         if (self.offset, self.len, self.access) == (0, 0, 0) {
             return Ok(());

@@ -19,34 +19,33 @@ unsafe extern "C" {
 }
 
 /// Checks whether the kernel started this program with rights that its user does not have (set-uid, set-gid, file capabilities).
-/// The user's input must then not choose what the program runs, reads or creates. The environment is such input: under raised
-/// rights, every variable that names code, a file or a directory is ignored. The core hides the variables whose names begin with
-/// `TIELINE_` from providers. A provider that reads other variables calls this function first.
+/// The user's input must then not choose what the program runs, reads or creates. The environment is such input. Under raised
+/// rights, the core ignores each `TIELINE_` variable of the environment that names code, a file or a directory. A provider that
+/// reads such a variable with another name calls this function first.
 ///
-/// A program that was started without raised rights and gained or dropped rights later is not affected: its environment comes from
-/// a user who may do so. Any thread may call this function.
+/// The result does not change if the program gains or drops rights later. Any thread may call this function.
 #[must_use]
 pub fn raised_rights() -> bool {
     getauxval(AT_SECURE) != 0
 }
 
-/// Returns the effective user of the process, who owns the files that it makes. From any thread.
+/// Returns the effective user id, which normally owns the files that the process makes. Any thread may call this function.
 #[must_use]
 pub fn effective_uid() -> u32 {
     geteuid()
 }
 
 /// Checks whether this program was linked statically, so that it has no dynamic loader. In such a program, loading a shared object
-/// would load a second C library, which crashes the process. Such a program therefore loads no provider files. Any thread may call
-/// this function.
+/// would load a second C library, which may crash the process. Such a program therefore loads no provider files. Any thread may
+/// call this function.
 #[must_use]
 pub fn is_static_program() -> bool {
     let (first, each, count) = (getauxval(AT_PHDR), getauxval(AT_PHENT), getauxval(AT_PHNUM));
     if getauxval(AT_BASE) != 0 || first == 0 || each < 4 {
-        // The kernel has loaded an interpreter with the program.
+        // The kernel has loaded an interpreter with the program, or has not stated where the program's headers are.
         return false;
     }
-    // A loader that was started as a program stores the headers of the program that it runs here.
+    // A loader that was started as a program writes the address of the loaded program's headers into these entries.
     let first = std::ptr::with_exposed_provenance::<u8>(first as usize);
     (0..count).all(|number| {
         // SAFETY: the headers belong to the program and are mapped for the life of the process; a header begins with its kind.

@@ -1,8 +1,8 @@
 //! The functions between the C tables and the safe traits.
 //!
-//! Each shim catches panics on the provider's side of the boundary. The call then returns
-//! `PROVIDER_FAILED`, the provider is poisoned, and every later control call returns the same. Data calls test no
-//! flag: the core takes a provider out of use when it gets `PROVIDER_FAILED`.
+//! The shims catch panics on the provider's side of the boundary. The provider is then poisoned. The call, and every later control
+//! call, returns `PROVIDER_FAILED` if it has a result; a later `close` still drops its object. Data calls test no flag: the core
+//! takes a provider out of use when it gets `PROVIDER_FAILED`.
 
 mod connector;
 mod domain;

@@ -1,4 +1,4 @@
-//! Tests of the wire-up: every interleaving of two workers, random ones of several, the parsers, and the
+//! Tests of the wire-up: every interleaving of two workers with few events, random ones of several workers, the parsers, and the
 //! scenarios of `docs/wireup.md`.
 
 mod bounds;

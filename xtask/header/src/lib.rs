@@ -1,9 +1,9 @@
 //! The headers of `include/`: `tieline_provider.h`, the provider ABI for authors in C, generated from `plugin-api`, and
 //! [`tieline.h`](application), the C library, generated from `capi`.
 //!
-//! The records and tables come from `plugin-api/src/abi.rs` through cbindgen, the named numbers from the tables that define the
-//! Rust constants, and the checked layout from `abi::golden`. The headers are committed; [`check`] compares them with the generated
-//! text.
+//! For providers, the records and tables come from `plugin-api/src/abi.rs` and its modules through cbindgen, the named numbers from
+//! the tables that define the Rust constants, and the checked layout from `abi::golden`. The headers are committed; [`check`]
+//! compares them with the generated text.
 
 pub mod application;
 mod frozen;
@@ -85,7 +85,7 @@ extern "C" {
 fn numbers() -> String {
     let mut out = String::new();
     let owner = String::from_utf8_lossy(&abi::NOTE_OWNER[..7]);
-    let minor = "It counts additions at the ends of records and tables.";
+    let minor = "It rises when the ABI gets additions.";
     define(&mut out, "TIELINE_ABI_MAJOR", abi::ABI_MAJOR, "Only equal majors work together.");
     define(&mut out, "TIELINE_ABI_MINOR", abi::ABI_MINOR, minor);
     define(&mut out, "TIELINE_NOTE_OWNER", format!("\"{owner}\""), "The owner of the ELF note.");
@@ -116,7 +116,7 @@ fn define(out: &mut String, name: &str, value: impl std::fmt::Display, doc: &str
     out.push_str(&format!("/* {doc} */\n#define {name} {value}\n"));
 }
 
-/// Generates the statuses: the same lines in both headers, so that a file may include both.
+/// Generates the statuses. Both headers have the same lines, so that a file may include both.
 fn statuses() -> String {
     let mut out = String::new();
     let pending = "accepted: a completion event with the cookie follows";
@@ -144,7 +144,7 @@ fn c_name(rust: &str) -> String {
 /// The kinds of handles: addresses in Rust, and in C pointers to structs that the header does not define.
 const HANDLES: &str = "StateHandle DomainHandle RegionHandle InterfaceHandle EndpointHandle KeyHandle ConnectorHandle";
 
-/// Returns the settings of cbindgen for both headers.
+/// Returns the settings of cbindgen that both headers share.
 fn config() -> cbindgen::Config {
     cbindgen::Config {
         language: cbindgen::Language::C,
@@ -258,14 +258,13 @@ struct tieline_note {
 };
 
 /*
- * Identifies a provider. It is read from the file before any of its code runs. Once per provider, at file scope:
+ * The note that identifies a provider. The core reads it before any code of the file runs. Once per provider, at file scope:
  *
  *     TIELINE_PROVIDER_NOTE("verbs", "1.2.0", 0);
  *
- * The name is the one in the file's name (libtieline_verbs.so): a-z, 0-9 and '-', at most 31 bytes. The
- * version is a semantic version. The flags are TIELINE_NOTE_*; a provider in C has none. A provider that needs an
- * addition of a later minor states that minor with TIELINE_PROVIDER_NOTE_FOR("verbs", "1.2.0", 0, 3): older cores
- * refuse it, and report that as the reason.
+ * The name is the one in the file's name (libtieline_verbs.so), with '-' for '_': a-z, 0-9 and '-', at most 31 bytes. The version
+ * is a semantic version. The flags are TIELINE_NOTE_*; a provider in C has none. A provider that needs an addition of a later minor
+ * states that minor with TIELINE_PROVIDER_NOTE_FOR("verbs", "1.2.0", 0, 3): older cores refuse it, and report that as the reason.
  */
 #define TIELINE_PROVIDER_NOTE(name_, version_, flags_) TIELINE_PROVIDER_NOTE_FOR(name_, version_, flags_, 0)
 #define TIELINE_PROVIDER_NOTE_FOR(name_, version_, flags_, min_core_minor_) \
@@ -276,8 +275,10 @@ struct tieline_note {
           name_, version_ } \
     }
 
-/* The one symbol that a provider exports: fills `out`, whose `size` the core has set. Returns 0 or a negative status;
- * on failure the text goes to host->async_event. Called once for every context that the process opens. */
+/* The symbol that a provider exports: fills `out`, whose `size` the core has set. Returns 0 or a negative status.
+ * Before a failure, the function reports the reason through host->async_event. If the host has refused a configuration value, it
+ * has the reason already, and no report is needed. The core calls the function once for every context that uses the provider. It
+ * may also call it in a child process that tries the file. */
 __attribute__((visibility("default")))
 int32_t tieline_provider_v1(const struct tieline_host *host, struct tieline_provider_ops *out);
 
@@ -387,7 +388,7 @@ mod tests {
         check().unwrap();
     }
 
-    /// Compiles `source` against the header, with warnings as errors.
+    /// Compiles `source` against the provider header, with warnings as errors; skipped if the compiler is not installed.
     fn compile(compiler: &str, standard: &str, extension: &str, source: &str) {
         let directory =
             std::env::temp_dir().join(format!("tieline-header-{extension}-{}", std::process::id()));

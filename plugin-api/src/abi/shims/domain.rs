@@ -176,7 +176,8 @@ impl<R> Registered<R> {
         Box::into_raw(Box::new(Registered { region, len, access })).cast()
     }
 
-    /// Checks the part and the rights of a key. A key to the whole region, or with all of its rights, gets zeros.
+    /// Checks the part and the rights of a key. Sets `len` to 0 for a key to the whole region, and `access` to 0 for a key with all
+    /// of its rights.
     fn key_to(&self, key: &mut KeyParams) -> Result<(), Failure> {
         if key.access & !self.access != 0 {
             return Err(Failure::new(

@@ -88,7 +88,7 @@ unsafe fn rma<E: Endpoint>(
     if not_understood(op.flags, known_flags::RMA) != 0 {
         return Status::UnsupportedParam as i32;
     }
-    // SAFETY: the key came from import_key of this endpoint; the pieces are the core's array.
+    // SAFETY: the key came from import_key of this endpoint or of its interface; the pieces are the core's array.
     let (key, iov) = unsafe { (&*op.key.cast::<E::Key>(), pieces(op.iov, op.iov_count)) };
     let inner = &this.inner;
     let op = RmaOp { iov, len: op.len, offset: op.offset, cookie: op.cookie, flags: op.flags };
@@ -126,7 +126,7 @@ pub(super) unsafe extern "C" fn key_pointer<E: Endpoint>(
     if key.is_null() {
         return Status::KeyRejected as i32;
     }
-    // SAFETY: the key came from import_key of this endpoint.
+    // SAFETY: the key came from import_key of this endpoint or of its interface.
     let key = unsafe { &*key.cast::<E::Key>() };
     code(guarded(this.poisoned, || {
         let pointer = this.inner.key_pointer(key, offset, len)?;
@@ -167,7 +167,7 @@ pub(super) unsafe extern "C" fn atomic<E: Endpoint>(
     if not_understood(op.flags, known_flags::ATOMIC) != 0 {
         return Status::UnsupportedParam as i32;
     }
-    // SAFETY: the key came from import_key of this endpoint.
+    // SAFETY: the key came from import_key of this endpoint or of its interface.
     let key = unsafe { &*op.key.cast::<E::Key>() };
     code(hot(this.poisoned, || {
         let mut before = 0;

@@ -5,7 +5,7 @@ use super::*;
 use crate::provider::{Connector, Domain, DomainInfo, Interface, Provider};
 use std::sync::Mutex;
 
-/// Returns the body of `tieline_provider_v1`.
+/// Opens a provider: the body of `tieline_provider_v1`.
 ///
 /// # Safety
 /// `host` is the core's table; `out` is a record whose `size` the core has set.
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn entry<P: Provider>(host: *const Host, out: *mut Provide
     }));
     if result != OK {
         give_back(poisoned);
-        // An empty text means that the host has refused a value, and has the error text itself.
+        // The text is empty if the host has refused a declaration, and has the error text itself, or if the provider gave none.
         LAST_ERROR.with_borrow(|text| {
             if !text.is_empty() {
                 host.message(result, text);
