@@ -13,7 +13,6 @@ use std::sync::Arc;
 use tieline_plugin_api::abi::{DomainAttr, EndpointLimits, Iov, ModuleAttr, fixed_str};
 use tieline_plugin_api::{Failure, Named, Status, access, caps, connects, op_flags, role};
 
-/// Every right that a region can grant.
 pub(crate) const ALL_RIGHTS: u64 =
     access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
 
@@ -100,13 +99,11 @@ impl Case {
         Some(attr)
     }
 
-    /// Returns the name `domain/module`.
     pub(crate) fn name(&self) -> String {
         let text = |name| fixed_str(name).unwrap_or("?").to_string();
         format!("{}/{}", text(&self.domain_attr.name), text(&self.attr.name))
     }
 
-    /// Checks whether the module only forms connections.
     pub(crate) fn is_connector(&self) -> bool {
         self.attr.role == role::CONNECTION_ONLY
     }
@@ -142,7 +139,6 @@ impl Case {
         succeeds("the interface's address", interface.address(self.attr.max_address_len as usize))
     }
 
-    /// Returns memory for local pieces and for targets.
     pub(crate) fn memory(&self, len: usize, rights: u64) -> Result<Memory, Stop> {
         let register = if self.has(caps::OWN_MEMORY_ONLY) { 0 } else { self.domain_attr.caps };
         let mut memory = succeeds("register or alloc", self.domain.memory(register, len, rights))?;
@@ -154,7 +150,6 @@ impl Case {
         succeeds("pack_key", memory.key(self.domain_attr.max_key_len as usize))
     }
 
-    /// Returns an identity of the length that the module carries.
     pub(crate) fn identity(&self) -> Vec<u8> {
         let len = (self.attr.max_identity_len as usize).min(32);
         (0..len).map(|i| 0xc0 ^ i as u8).collect()
@@ -194,7 +189,7 @@ impl Case {
     }
 }
 
-/// Returns the capabilities that the checks use. A module without remote completion is never asked for puts, gets and atomics.
+/// Returns the capabilities that the checks use. Without remote completion these exclude puts, gets, atomics and key pointers.
 pub(crate) fn counting(claimed: u64) -> u64 {
     let memory = caps::PUT | caps::GET | caps::ATOMICS | caps::PUT_NOTIFY | caps::KEY_POINTER;
     match claimed & caps::REMOTE_COMPLETION {
@@ -222,7 +217,6 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// Makes a desk of one interface that is not connected yet.
     pub(crate) fn of(case: &Case, mailbox: Mailbox) -> Desk {
         Desk {
             boxes: vec![mailbox],
@@ -267,7 +261,6 @@ impl Desk {
         Ok(())
     }
 
-    /// Drops recorded events, so that the check's own memory does not grow.
     pub(crate) fn forget(&mut self) {
         for mailbox in &mut self.boxes {
             mailbox.forget();
@@ -286,7 +279,7 @@ impl Desk {
         }
     }
 
-    /// Deregisters memory, with progress while a peer still uses it.
+    /// Deregisters memory, with progress while the provider returns AGAIN.
     pub(crate) fn revoke(&mut self, memory: &mut Memory) -> Result<Result<(), Failure>, Stop> {
         let mut patience = None;
         loop {
@@ -310,7 +303,7 @@ impl Desk {
         Ok(())
     }
 
-    /// Makes another endpoint to the far end; none if an endpoint leads to itself.
+    /// Makes another endpoint to the far end. Returns `None` if the module connects endpoints and the desk has only one interface.
     pub(crate) fn second(&mut self, case: &Case) -> Result<Option<Endpoint>, Stop> {
         if case.connects_to_endpoint() {
             return match self.boxes.len() {
@@ -322,7 +315,7 @@ impl Desk {
         self.connect(0, &address, &case.identity(), NEAR_COOKIE + 2).map(Some)
     }
 
-    /// Makes another connection of the same two interfaces, whose far end stays open as long as that of the first.
+    /// Makes another connection of the same two interfaces. Its far end stays open until the desk closes its endpoints.
     fn second_pair(&mut self, case: &Case) -> Result<Endpoint, Stop> {
         let cookie = NEAR_COOKIE + 16 + 2 * self.far_ends.len() as u64;
         let near = self.connect(0, &[], &case.identity(), cookie)?;
@@ -336,21 +329,19 @@ impl Desk {
         Ok(near)
     }
 
-    /// Closes the endpoints; the interfaces stay open.
     pub(crate) fn close_endpoints(&mut self) {
         self.endpoint = None;
         self.back = None;
         self.far_ends.clear();
     }
 
-    /// Closes the endpoints and the interface of the far end in an orderly way.
+    /// Closes the far endpoints and, if the desk has two interfaces, the far interface.
     pub(crate) fn far_leaves(&mut self) {
         self.back = None;
         self.far_ends.clear();
         self.boxes.truncate(1);
     }
 
-    /// Polls every end once.
     pub(crate) fn turn(&mut self) -> Result<(), Stop> {
         let mut any = false;
         for mailbox in &mut self.boxes {
@@ -457,7 +448,6 @@ impl Desk {
         }
     }
 
-    /// Imports a key, with progress while the provider returns AGAIN.
     pub(crate) fn import(&mut self, packed: &[u8]) -> Result<Result<Key, Failure>, Stop> {
         let endpoint = self.endpoint();
         let mut patience = None;
@@ -494,7 +484,6 @@ impl Desk {
         self.rma_with(put, iov, key, offset, op_flags::REMOTE_COMPLETION)
     }
 
-    /// Runs a put (or get) with these flags.
     pub(crate) fn rma_with(
         &mut self,
         put: bool,

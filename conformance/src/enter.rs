@@ -8,11 +8,10 @@ use std::path::Path;
 use tieline_plugin_api::abi::fixed_str;
 use tieline_plugin_api::{Failure, Status};
 
-/// The reason why a file has nothing to check.
 pub(crate) enum Nothing {
-    /// The file cannot be used.
+    /// The file or one of its functions failed, other than for lack of a device.
     Wrong(String),
-    /// The machine lacks the device of the provider; the text is the provider's.
+    /// The machine lacks the provider's device, or the file lists no module.
     NoDevice(String),
 }
 
@@ -24,10 +23,9 @@ impl Nothing {
     }
 }
 
-/// Lists `domain/module` and role of every module in the file.
+/// Lists the modules of the file's domains. A domain without its device is left out if another one has a module.
 ///
-/// # Errors
-/// The reason why the file cannot be used at all, or on this machine.
+/// # Errors The reason why the file cannot be used at all, or on this machine.
 pub(crate) fn modules(path: &Path) -> Result<Vec<Listed>, Nothing> {
     let provider = enter(path)?;
     let (mut names, mut gone) = (Vec::new(), None);

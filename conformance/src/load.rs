@@ -23,7 +23,6 @@ pub(crate) fn note(path: &Path) -> Result<Vec<u8>, String> {
     note.ok_or_else(|| format!("the file has no section {NOTE_SECTION}"))
 }
 
-/// Returns the text of a refusal.
 pub(crate) fn words((_, unfit): Refusal) -> String {
     format!("{} in place of {}", unfit.found, unfit.expected)
 }
@@ -44,7 +43,6 @@ pub(crate) fn set(name: &str, value: &str) {
     }
 }
 
-/// Removes the settings that [`set`] made.
 pub(crate) fn forget() {
     if let Ok(mut settings) = SETTINGS.lock() {
         settings.clear();
@@ -57,7 +55,7 @@ fn setting(name: &str) -> Option<String> {
     set.or_else(|| std::env::var(variable(name)).or_else(|_| std::env::var(name)).ok())
 }
 
-/// The settings of the checks, and the environment.
+/// The settings of the checks; a name without a setting is read from the environment.
 struct Given;
 
 impl Settings for Given {

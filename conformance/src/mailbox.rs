@@ -39,7 +39,6 @@ impl Mailbox {
         }
     }
 
-    /// Drops recorded events; the last peers stay known.
     pub(crate) fn forget(&mut self) {
         for list in [&mut self.completions, &mut self.arrived, &mut self.left, &mut self.failed] {
             list.clear();

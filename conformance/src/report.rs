@@ -12,7 +12,6 @@ pub(crate) enum Stop {
     Fail(String),
 }
 
-/// The result of a check's function.
 pub(crate) type Checked = Result<(), Stop>;
 
 /// The verdict of a check.

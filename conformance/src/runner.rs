@@ -1,4 +1,4 @@
-//! Runs every check in a separate process.
+//! Runs checks in separate processes.
 
 use crate::case::{Case, lacking};
 use crate::checks::{self, CHECKS, Check};
@@ -44,7 +44,7 @@ pub struct Plan {
 pub struct Outcome {
     /// The module's name, `domain/module`.
     pub module: String,
-    /// The check that was run.
+    /// The check.
     pub check: &'static Check,
     /// The verdict of the check.
     pub verdict: Verdict,
@@ -93,7 +93,7 @@ pub struct Contents {
     pub name: String,
     /// The provider's version.
     pub version: String,
-    /// Every module that the plan names.
+    /// The modules that the plan selects.
     pub modules: Vec<Listed>,
     /// The provider's text if the machine lacks the provider's device, so that the file has no module to check.
     pub no_device: Option<String>,
@@ -301,8 +301,8 @@ fn meaning(signal: i32) -> &'static str {
     }
 }
 
-/// Runs the other side of [`run`]: if the arguments `words` state that the program was started for a check or for a check's peer,
-/// runs that and returns the exit code. The program then has nothing else to do.
+/// Runs the other side of [`run`]: if the arguments `words` state that the program was started to list modules, for a check or for
+/// a check's peer, does that and returns the exit code. The program then has nothing else to do.
 #[must_use]
 pub fn child(words: &[OsString]) -> Option<ExitCode> {
     let (first, rest) = words.split_first()?;

@@ -1,8 +1,8 @@
 //! The C tables behind types that close their objects in the right order: providers, domains and memory. The objects of a domain
 //! are in `interface`, `endpoint` and `connector`.
 //!
-//! These modules contain all unsafe calls of a provider: the checks are safe code. A missing slot returns [`Status::Unsupported`],
-//! as in the core.
+//! These modules contain the unsafe calls of a provider, except those of `load` and `checks::abi`. A missing slot returns
+//! [`Status::Unsupported`], as in the core.
 
 #![allow(unsafe_code)]
 
@@ -53,13 +53,13 @@ impl Provider {
         Provider::enter_with(entry, services, Box::leak(Box::new(host)))
     }
 
-    /// Calls the entry function with this host table, which has the stated length and lives for ever, and belongs to the services.
+    /// Calls the entry function with this host table, which lives for ever and belongs to the services.
     pub(crate) fn enter_with(
         entry: EntryFn,
         services: &'static Services,
         host: *const Host,
     ) -> Result<&'static Provider, Failure> {
-        // A provider may write beyond the record. One check detects that, and nothing is damaged by such a write.
+        // A provider may write beyond the record. One check detects that; the memory after the record absorbs a short overrun.
         let mut room = Room { ops: ProviderOps::empty(), _behind: [0; 8] };
         let ops = ptr::from_mut(&mut room).cast::<ProviderOps>();
         let _call = call("the entry function");
@@ -185,7 +185,6 @@ fn filled(mut ask: impl FnMut(*mut u8, usize) -> i64, capacity: usize) -> (i64, 
     (len, overrun, out)
 }
 
-/// An open domain.
 pub(crate) struct Domain {
     pub(crate) provider: &'static Provider,
     pub(crate) handle: *mut c_void,
@@ -264,7 +263,7 @@ impl Domain {
         let mut region = MemoryRegion::empty();
         let mut owned = Vec::new();
         let code = if caps & memory_caps::REGISTER != 0 {
-            // One word of room at each end makes the registered part exactly `len` bytes long.
+            // The registered part begins one word after the vector's start, and ends at least one word before the vector's end.
             owned = vec![0u64; len.div_ceil(8) + 2];
             let base = owned[1..].as_mut_ptr().cast::<u8>();
             let _call = call("register");
@@ -284,7 +283,7 @@ impl Domain {
 }
 
 impl Domain {
-    /// Registers memory of the check, which stays until the process ends.
+    /// Registers memory that outlives the registration.
     pub(crate) fn register(
         self: &Arc<Domain>,
         base: *mut u8,
@@ -303,13 +302,11 @@ impl Domain {
     }
 }
 
-/// The kind of a request for memory.
 pub(crate) enum Asked {
     Alloc(AllocParams),
     Register(RegisterParams),
 }
 
-/// Memory that a domain knows.
 pub(crate) struct Memory {
     domain: Arc<Domain>,
     pub(crate) region: MemoryRegion,

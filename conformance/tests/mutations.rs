@@ -1,9 +1,8 @@
-//! Tests of the suite with correct providers and with each of their known bugs. The correct providers must pass, and the check that
-//! docs/checks.md names must find each bug.
+//! Tests of the suite with correct providers and with each of their known bugs.
 //!
 //! Run it with `cargo test -p tieline-conformance --test mutations [-- NAME]`. After a change of checks or subjects, `-- --page`
-//! writes docs/checks.md again with the checks that are named in it. `-- --anew [MUTATION...]` looks for the first check that finds
-//! each bug (all of them take some minutes) and writes the page with those.
+//! writes docs/checks.md again, with the checks that the table names. `-- --anew [MUTATION...]` looks for the first check that
+//! finds each bug (all of them take some minutes) and writes the page with those.
 
 #[path = "support/scratch.rs"]
 mod scratch;
@@ -49,7 +48,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// A name of a list in a subject, and its sentence.
 type Named = (String, String);
 
 /// Returns the entries of `#define LIST(M)`.
@@ -128,7 +126,7 @@ fn right_variants_pass(subject: &str) -> Verdict {
     Ok(())
 }
 
-/// The limits per run. A bug that shows as a hang takes the whole limit. Only a race needs more than one run: two threads seldom
+/// The time limits of successive runs. A bug that shows as a hang takes the whole limit. Some bugs are races: two threads seldom
 /// meet within some instructions on a busy machine.
 const LIMITS: [Duration; 10] = {
     let mut limits = [LIMIT; 10];
@@ -202,7 +200,6 @@ fn for_each<T: Sync>(list: &[T], work: impl Fn(&T) -> Verdict + Sync) -> Verdict
     })
 }
 
-/// One line of the table.
 struct Row {
     subject: String,
     name: String,
@@ -226,7 +223,6 @@ fn committed() -> String {
     std::fs::read_to_string(source().join("docs/checks.md")).unwrap_or_default()
 }
 
-/// Returns the committed table.
 fn table() -> Vec<Row> {
     let text = committed();
     let lines = text.split_once(TABLE).map_or("", |(_, table)| table).lines();
@@ -238,7 +234,6 @@ fn table() -> Vec<Row> {
     lines.filter_map(row).collect()
 }
 
-/// Returns the page with this table.
 fn rendered(table: &[Row]) -> String {
     let mut text = page() + TABLE;
     for subject in SUBJECTS {

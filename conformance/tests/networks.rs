@@ -1,5 +1,5 @@
-//! Tests of tcp-connect between processes on networks of every kind. The provider file is loaded by programs that know only the
-//! ABI.
+//! Tests of tcp-connect between processes, on the addresses of this host and between network namespaces. Programs that know only
+//! the ABI load the provider file.
 //!
 //! Run it with `cargo test -p tieline-conformance --test networks [-- NAME]`.
 
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     run_all(TESTS)
 }
 
-/// A time that is longer than any wait of a test.
+/// The time limit of a wait.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn provider() -> &'static PathBuf {
@@ -296,7 +296,7 @@ impl Drop for Hosts {
     }
 }
 
-/// The interfaces with IPv4 only: IPv6 addresses are not usable before the kernel has finished duplicate address detection.
+/// The setting that selects IPv4: IPv6 addresses are not usable before the kernel has finished duplicate address detection.
 const RAILS: (&str, &str) = ("TIELINE_TCP_INTERFACES", "10.61.0.0/16");
 
 fn two_hosts() -> Verdict {

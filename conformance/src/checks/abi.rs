@@ -1,5 +1,5 @@
-//! Checks of the size rules of the ABI: older and newer cores, short and long records. Records end at an inaccessible page, so a
-//! provider that reads beyond the stated size crashes and fails the check.
+//! Checks of the size rules of the ABI: older and newer cores, short and long records. Guarded records end at an inaccessible page,
+//! so a provider that reads beyond the stated size crashes and fails the check.
 
 #![allow(unsafe_code)]
 
@@ -93,7 +93,7 @@ pub(super) fn a_newer_core_with_longer_tables_is_served(case: &Case) -> Checked 
         equal("bytes written behind the provider's own table", 0, touched)?;
     }
     let _ = count_of_domains(&ops.record)?;
-    // Tables state their own sizes.
+    // Each table is at least as long as its size field and one slot.
     let least = size_of::<usize>() * 2;
     for (name, table) in
         [("domain", ops.record.domain.cast::<usize>()), ("interface", ops.record.interface.cast())]
@@ -112,7 +112,7 @@ pub(super) fn a_newer_core_with_longer_tables_is_served(case: &Case) -> Checked 
     Ok(())
 }
 
-/// Calls an open function with records of every wrong and right shape.
+/// Calls an open function with a longer record, a shorter one, and longer ones with an unknown field.
 fn params<T: Copy>(
     what: &str,
     record: T,
@@ -398,7 +398,7 @@ pub(super) fn memory_and_keys_follow_the_tail_rule(case: &Case) -> Checked {
     })
 }
 
-/// Checks that a provider of this minor knows no field after the records of this minor.
+/// Checks that the provider has not written beyond the records of this minor.
 fn untouched(provider: &Provider, what: &str, tail: &[u8]) -> Checked {
     if provider.ops.abi_minor > u32::from(ABI_MINOR) {
         return Ok(());

@@ -1,5 +1,4 @@
-//! Checks of the end of endpoints and of their successors: error texts, wake-ups and queues of a closed endpoint, and its
-//! descriptor.
+//! Checks of closed endpoints and their successors: error texts, wake-ups, queues and the descriptor.
 
 use super::messages::check;
 use super::rma::{Bench, TARGET, bench, most};
@@ -57,7 +56,6 @@ pub(super) fn an_interface_sleeps_again_when_an_endpoint_that_failed_is_closed(
         exchange_and_leave(case, &mut desk)?;
         await_end(&mut desk)?;
         equal("the cookie of ENDPOINT_FAILED", NEAR_COOKIE, desk.boxes[0].failed[0].cookie)?;
-        // The endpoint is closed alternately when its own end was reported, and after the end of the next one was reported, too.
         desk.close_endpoints();
         let _ = fall_asleep(&mut desk.boxes[0])?;
         desk.forget();

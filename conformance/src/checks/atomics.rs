@@ -1,4 +1,4 @@
-//! Checks of remote atomics: every claimed operation, against an oracle and against each other.
+//! Checks of remote atomics.
 
 use super::rma::{Bench, bench};
 use crate::case::{ALL_RIGHTS, Case, Desk};
@@ -158,7 +158,6 @@ pub(super) fn fetching(case: &Case) -> Option<(u32, u32)> {
     claimed(case).into_iter().find(add).map(|(op, width, _)| (op, width))
 }
 
-/// Returns the width of the add that the counting checks use.
 pub(super) fn add_width(case: &Case) -> Result<usize, Stop> {
     Ok(add(case)?.1 as usize)
 }

@@ -29,7 +29,6 @@ impl Check {
         1u32.checked_shl(role).is_some_and(|bit| self.roles & bit != 0)
     }
 
-    /// Runs the check in this process.
     pub(crate) fn run(&self, case: &Case) -> Verdict {
         case.needs(self.needs).and_then(|()| (self.run)(case)).into()
     }

@@ -1,4 +1,4 @@
-//! Checks of the payload of a message: every bit of it, for its guaranteed lifetime.
+//! Checks of the payload of a message: its bits, its lifetime, and the memory of its sender.
 
 use super::messages::check;
 use crate::case::{Case, Desk, Mailbox, NEAR_COOKIE};
@@ -20,7 +20,6 @@ fn ways(case: &Case) -> Vec<&'static str> {
     ways.into_iter().filter(|(cap, _)| case.has(*cap)).map(|(_, way)| way).collect()
 }
 
-/// Sends one message by this call, once there is room.
 fn send(
     desk: &mut Desk,
     case: &Case,

@@ -1,4 +1,4 @@
-//! Checks of leaks, as seen from outside: in the counters of the kernel and the allocator about this process.
+//! Checks of leaks, in the counters of the kernel and the allocator about this process.
 
 use super::messages::check;
 use crate::case::{ALL_RIGHTS, Case};

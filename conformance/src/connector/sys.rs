@@ -13,7 +13,6 @@ use tieline_host::abi::ConnectorTable;
 use tieline_plugin_api::abi::{Event, InterfaceParams};
 use tieline_plugin_api::{Failure, Status};
 
-/// An opened connection-only module.
 pub(crate) struct Connector {
     domain: Arc<Domain>,
     handle: *mut c_void,

@@ -69,7 +69,6 @@ impl Borrowed<'_> {
         &self.0.iov
     }
 
-    /// Returns the record of an operation on the pieces.
     fn rma(&mut self, target: Target<'_>) -> &Rma {
         let op = target.with(&self.0.iov);
         self.0.rma.insert(op)
@@ -101,7 +100,6 @@ pub(crate) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Returns the record of an operation on these pieces.
     fn with(&self, iov: &[Iov]) -> Rma {
         Rma {
             iov: iov.as_ptr(),
@@ -127,7 +125,7 @@ enum Answers {
     Declines,
 }
 
-/// Checks the answer of a call. An answer that such a call cannot give fails the check, because the core could not interpret it.
+/// Checks the answer of a call. An answer that the ABI does not allow for the slot fails the check.
 fn answered(slot: &str, code: i32, answers: Answers) -> Result<i64, Status> {
     let answer = status(code.into());
     let wrong = match answer {
@@ -146,7 +144,7 @@ fn answered(slot: &str, code: i32, answers: Answers) -> Result<i64, Status> {
     answer
 }
 
-/// The number of attempts of an operation that is declined.
+/// The maximum number of attempts of an operation that is declined.
 const DECLINES: usize = 100;
 
 fn until_taken(post: impl Fn() -> Result<i64, Status>) -> Result<i64, Status> {
@@ -159,7 +157,6 @@ fn until_taken(post: impl Fn() -> Result<i64, Status>) -> Result<i64, Status> {
 }
 
 impl Endpoint {
-    /// Returns the endpoint of a connection that an interface has made.
     pub(crate) fn of(interface: Interface, handle: *mut c_void) -> Endpoint {
         let raw = RawEndpoint::new(handle, &interface.provider().tables.endpoint);
         Endpoint(Rc::new(OpenEndpoint { interface, raw }))
@@ -235,7 +232,6 @@ impl Endpoint {
         until_taken(post)
     }
 
-    /// Posts a put or get once, without retries.
     pub(crate) fn rma_once(
         &self,
         put: bool,
@@ -290,7 +286,6 @@ impl Endpoint {
         }
     }
 
-    /// Calls the slot `flush` and returns its result.
     pub(crate) fn flush_itself(&self, cookie: u64) -> Result<i64, Status> {
         let _call = call("flush");
         answered("flush", self.raw().flush(cookie), Answers::Pends)
@@ -394,7 +389,6 @@ enum Holder {
     Interface(Interface),
 }
 
-/// An imported key.
 pub(crate) struct Key {
     holder: Holder,
     handle: *mut c_void,

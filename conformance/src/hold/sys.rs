@@ -11,7 +11,7 @@ static AT: AtomicUsize = AtomicUsize::new(0);
 static WAITS: AtomicBool = AtomicBool::new(false);
 static GO: AtomicBool = AtomicBool::new(false);
 
-/// A separate page that stops accesses. There is one per process.
+/// A separate page in which accesses wait. At most one exists per process.
 pub(crate) struct Hold {
     base: *mut c_void,
 }

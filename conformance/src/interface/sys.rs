@@ -27,12 +27,10 @@ impl Drop for OpenInterface {
     }
 }
 
-/// An opened data-path module.
 #[derive(Clone)]
 pub(crate) struct Interface(Rc<OpenInterface>);
 
 impl Interface {
-    /// Returns the interface of a handle that a domain has opened.
     pub(crate) fn of(domain: Arc<Domain>, handle: *mut c_void) -> Interface {
         Interface(Rc::new(OpenInterface { domain, handle }))
     }
@@ -45,12 +43,11 @@ impl Interface {
         &self.0.domain.provider.tables.interface
     }
 
-    /// Returns the provider's handle, for calls that bypass this wrapper, such as tests that pass a record of another size.
+    /// Returns the provider's handle, for calls that bypass this wrapper, such as those with a record of another size.
     pub(crate) fn handle(&self) -> *mut c_void {
         self.0.handle
     }
 
-    /// Checks whether both are the same interface.
     pub(crate) fn same(&self, other: &Interface) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
     }

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
-/// Makes the program of `command` end with this process, for any reason.
+/// Makes the program of `command` end when the thread that starts it ends, or its process.
 pub(crate) fn dies_with_us(command: &mut Command) -> &mut Command {
     let parent = std::process::id();
     let before_exec = move || {

@@ -42,7 +42,7 @@ const OVER_LIBFABRIC: &[&str] = &[
     "a_disconnected_peer_learns_it_and_is_received_no_more",
 ];
 
-/// A subset of the checks for interfaces that take 131 MiB each, and much time: over `ofi_rxm` of 2.5.
+/// A subset of the checks for `ofi_rxm` of 2.5, whose interfaces take 131 MiB each and much time.
 const OVER_RXM_OF_2_5: &[&str] = &[
     "short_messages_of_every_length_arrive_whole",
     "a_message_wakes_a_sleeping_interface",

@@ -1,4 +1,4 @@
-//! Tests of files that are refused before any of their code runs.
+//! Tests of files that are refused before their code runs.
 
 mod common;
 

@@ -26,7 +26,7 @@ fn environment_names_no_code_or_files_under_raised_rights() {
     let program = place.path().join("program");
     let _ = fs::copy(Directory::example_program("bad_rights"), &program).expect("a copy");
     let mode = |mode| fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
-    // Every file of the user that is loaded or read leaves a trace.
+    // The files of the user would leave a trace if they were loaded or read.
     let _ = place.compile("beside", &[]);
     let _ = home.compile("named", &[]);
     let settings = home.path().join("settings.toml");

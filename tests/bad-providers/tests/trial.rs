@@ -1,4 +1,4 @@
-//! Files whose functions return and have changed what belongs to their caller.
+//! Tests of files whose functions change registers or memory of their caller, or use what they have not set.
 
 mod common;
 

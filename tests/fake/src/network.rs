@@ -140,7 +140,7 @@ impl State {
         }
     }
 
-    /// Records a call and decides the call's result.
+    /// Decides the result of a call, and records the call unless it is an accepted poll.
     pub(crate) fn call(&mut self, lane: usize, mut call: Call) -> Verdict {
         let name = self.lanes[lane].name;
         let mut verdict = Verdict::Go;
@@ -414,7 +414,7 @@ impl State {
         self.interfaces[at].injected.push_back(parcel);
     }
 
-    /// Delivers all events that are due at an interface.
+    /// Delivers events that are due at an interface, up to the room and the lane's batch.
     pub(crate) fn poll(&mut self, interface: usize, events: &mut Events<'_>) {
         let lane = self.lanes[self.interfaces[interface].lane].clone();
         {

@@ -31,7 +31,7 @@ pub(crate) fn verdicts(context: &Context, provider: &str) -> Vec<Verdict> {
     records.into_iter().filter(|r| r.provider == provider).map(|r| r.verdict).collect()
 }
 
-/// Returns the phase, the expected and the found text of the only refusal of a provider.
+/// Returns the phase, the expected and the found text of the provider's refusal.
 #[track_caller]
 pub(crate) fn refusal(context: &Context, provider: &str) -> (String, String, String) {
     match verdicts(context, provider).as_slice() {
@@ -42,7 +42,7 @@ pub(crate) fn refusal(context: &Context, provider: &str) -> (String, String, Str
     }
 }
 
-/// Checks that the refusal of a provider contains these words, and that the other providers work.
+/// Checks that the report of the provider's refusal contains these words, and that a message still arrives.
 #[track_caller]
 pub(crate) fn assert_refused(
     context: &Context,

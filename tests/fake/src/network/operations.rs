@@ -177,7 +177,7 @@ impl State {
         Some((flush.cookie, flush.fails.or(late).map_or(Ok(0), Err)))
     }
 
-    /// Cancels an operation that has not started. A message cannot be cancelled: it was sent when its call returned.
+    /// Cancels an operation that has not been carried out. A gathered message that was already sent is not canceled.
     pub(crate) fn cancel(&mut self, endpoint: usize, cookie: u64) -> Result<(), Status> {
         self.usable(endpoint)?;
         let told_at = self.soon(self.lane_of(endpoint).report);
@@ -197,7 +197,7 @@ impl State {
         endpoint.ops.is_empty() && endpoint.late.is_empty() && endpoint.failed.is_none()
     }
 
-    /// Records a fence, which orders later operations after all earlier ones.
+    /// Records a fence, which orders later operations after the earlier ones.
     pub(crate) fn fence(&mut self, endpoint: usize) -> Result<(), Status> {
         self.connected(endpoint)?;
         self.endpoints[endpoint].epoch += 1;
