@@ -27,7 +27,6 @@ pub(crate) struct Case {
     pub(crate) peer_program: PathBuf,
 }
 
-/// Returns the needed capabilities that a module with the capabilities `has` lacks.
 pub(crate) fn lacking(needed: u64, has: u64) -> Option<String> {
     let missing = caps::ALL.iter().filter(|c| c.value & needed & !has != 0);
     let missing: Vec<String> = missing.map(short_name).collect();
@@ -120,7 +119,6 @@ impl Case {
         }
     }
 
-    /// Checks whether both sides make an endpoint before they connect.
     pub(crate) fn connects_to_endpoint(&self) -> bool {
         self.attr.connects & connects::TO_ENDPOINT != 0
     }
@@ -236,7 +234,6 @@ impl Desk {
         self.endpoint.clone().expect("a check uses the endpoint only after it has connected")
     }
 
-    /// Connects both ends, which are not connected or have been closed.
     pub(crate) fn connect_ends(&mut self, case: &Case) -> Result<(), Stop> {
         if !case.connects_to_endpoint() {
             let address = case.address_of(&self.far().interface)?;
@@ -279,7 +276,6 @@ impl Desk {
         }
     }
 
-    /// Deregisters memory, with progress while the provider returns AGAIN.
     pub(crate) fn revoke(&mut self, memory: &mut Memory) -> Result<Result<(), Failure>, Stop> {
         let mut patience = None;
         loop {
@@ -400,7 +396,6 @@ impl Desk {
         }
     }
 
-    /// Sends a short message, with progress while the provider returns AGAIN.
     pub(crate) fn send(&mut self, id: u32, header: u64, data: &[u8]) -> Result<(), Stop> {
         let endpoint = self.endpoint();
         let code = self.retry(|| endpoint.am_short(id, header, data))?;
@@ -408,7 +403,6 @@ impl Desk {
         crate::report::equal("what am_short returns", 0, code)
     }
 
-    /// Returns the next message at the far end.
     pub(crate) fn receive(&mut self) -> Result<Received, Stop> {
         let mut patience = None;
         loop {
@@ -461,7 +455,6 @@ impl Desk {
         }
     }
 
-    /// Checks that a module that claims to be synchronous never returns PENDING.
     pub(crate) fn synchronous(&self, code: Result<i64, Status>, verb: &str) -> Result<(), Stop> {
         if self.synchronous && code == Ok(1) {
             return Err(fail(
@@ -473,7 +466,6 @@ impl Desk {
         Ok(())
     }
 
-    /// Runs a put (or get) from start to completion.
     pub(crate) fn rma(
         &mut self,
         put: bool,

@@ -55,7 +55,6 @@ pub(crate) fn modules(path: &Path) -> Result<Vec<Listed>, Nothing> {
     }
 }
 
-/// Returns the reason of a failed call that leaves nothing to check.
 fn said(call: &str, failure: Failure) -> Nothing {
     match failure.status {
         Status::NoDevice => Nothing::NoDevice(failure.text),
@@ -63,7 +62,6 @@ fn said(call: &str, failure: Failure) -> Nothing {
     }
 }
 
-/// Loads the file and calls its entry function.
 pub(crate) fn enter(path: &Path) -> Result<&'static Provider, Nothing> {
     let _ = load::note(path).map_err(Nothing::Wrong)?;
     let entry = load::entry(path).map_err(Nothing::Wrong)?;

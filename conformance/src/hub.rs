@@ -11,7 +11,6 @@ use tieline_plugin_api::Status;
 pub(crate) const OUT: u64 = 0xc0c1_c2c3_0000_c000;
 const BACK: u64 = 0x5051_5253_0000_5000;
 
-/// One of the interfaces around the central one.
 pub(crate) struct Spoke {
     /// The number of the interface, which its identity carries.
     pub(crate) number: u32,
@@ -160,7 +159,6 @@ impl<'a> Hub<'a> {
         self.spokes.iter().any(|spoke| spoke.mailbox.is_some())
     }
 
-    /// Checks that a message to the central interface came from peer `number`.
     pub(crate) fn is_from(&self, message: &Received, number: u32) -> Checked {
         if self.case.connects_to_endpoint() {
             let (expected, what) = (OUT + u64::from(number), "the peer of a message");

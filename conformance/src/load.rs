@@ -11,7 +11,6 @@ use tieline_host::{Refusal, Services, Settings};
 use tieline_plugin_api::Status;
 use tieline_plugin_api::abi::{ConfigValue, Declared, EntryFn, Host, NOTE_SECTION, Set};
 
-/// Maps the file permanently, and returns its entry function.
 pub(crate) fn entry(path: &Path) -> Result<EntryFn, String> {
     tieline_host::entry_of(path).map_err(words)
 }
@@ -33,10 +32,8 @@ pub(crate) fn variable(name: &str) -> String {
     format!("CHECK_{name}")
 }
 
-/// Settings that are not in the environment.
 static SETTINGS: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
-/// Sets a variable, for later calls of the entry function.
 pub(crate) fn set(name: &str, value: &str) {
     if let Ok(mut settings) = SETTINGS.lock() {
         settings.push((name.to_string(), value.to_string()));
@@ -77,7 +74,6 @@ impl Settings for Given {
     }
 }
 
-/// The variables that the provider has declared.
 static DECLARED: Mutex<Vec<Declared>> = Mutex::new(Vec::new());
 /// The last variable that was read without a declaration.
 static UNDECLARED: Mutex<Option<String>> = Mutex::new(None);

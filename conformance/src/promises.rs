@@ -8,7 +8,6 @@ fn promises() -> impl Iterator<Item = (&'static str, &'static str)> {
     PROMISES.lines().filter_map(|line| line.split_once('|'))
 }
 
-/// Returns the quotation for a check.
 pub(crate) fn promise_of(check: &str) -> &'static str {
     promises().find(|(name, _)| *name == check).map_or("", |(_, words)| words)
 }

@@ -200,7 +200,6 @@ fn modules_apart(plan: &Plan) -> Result<Result<Vec<Listed>, String>, String> {
     }
 }
 
-/// Runs one check in a separate process, with these variables set.
 pub(crate) fn one(plan: &Plan, check: &str, module: &str, variables: &[(&str, &str)]) -> Verdict {
     match apart(plan, &[check.as_ref(), plan.path.as_os_str(), module.as_ref()], variables) {
         Ok(Ended::With(text)) => match text.split_once(": ") {
@@ -227,7 +226,6 @@ pub(crate) fn observe(plan: &Plan, module: &str, variables: &[(&str, &str)]) -> 
     }
 }
 
-/// The end of a process.
 enum Ended {
     /// A normal exit, with the last line.
     With(String),
@@ -238,7 +236,6 @@ enum Ended {
 /// The time beyond the limit in which the process itself reports its pending calls.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Runs the program for one check.
 fn apart(plan: &Plan, words: &[&OsStr], variables: &[(&str, &str)]) -> Result<Ended, String> {
     let mut command = Command::new(&plan.program);
     let _ = command
@@ -332,7 +329,6 @@ pub fn child(words: &[OsString]) -> Option<ExitCode> {
     })
 }
 
-/// Runs one check in this process and returns the line to print.
 fn run_one(check: &str, path: &Path, module: &str, program: &Path) -> Result<String, String> {
     if check == LIST_MODULES {
         return Ok(match modules(path) {

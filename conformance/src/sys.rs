@@ -18,9 +18,7 @@ use tieline_host::abi::{DomainTable, Tables, Unlisted, listed};
 use tieline_plugin_api::abi::*;
 use tieline_plugin_api::{Failure, Status, memory_caps};
 
-/// A provider that has started.
 pub(crate) struct Provider {
-    /// The record that the entry function wrote.
     pub(crate) ops: ProviderOps,
     /// Its tables, in which every slot can be called.
     pub(crate) tables: Tables,
@@ -31,7 +29,6 @@ unsafe impl Send for Provider {}
 // SAFETY: as for the block above.
 unsafe impl Sync for Provider {}
 
-/// The provider's first table, and memory after it.
 #[repr(C)]
 struct Room {
     ops: ProviderOps,
@@ -80,7 +77,6 @@ impl Provider {
         Ok(Box::leak(Box::new(Provider { ops, tables })))
     }
 
-    /// Returns a failure with the provider's text.
     pub(crate) fn failure(&self, status: Status) -> Failure {
         let mut text = [0u8; 512];
         // SAFETY: function and state are the provider's; the call writes at most the capacity.
@@ -105,7 +101,6 @@ impl Provider {
         list.map_err(|why| self.unlisted(why))
     }
 
-    /// Returns the failure of a slot that has given no list.
     fn unlisted(&self, why: Unlisted) -> Failure {
         match why {
             Unlisted::Code(code) => self.failure(Status::from_code(code)),
@@ -283,7 +278,6 @@ impl Domain {
 }
 
 impl Domain {
-    /// Registers memory that outlives the registration.
     pub(crate) fn register(
         self: &Arc<Domain>,
         base: *mut u8,
@@ -363,7 +357,6 @@ impl Memory {
         self.key_to(KeyParams::empty(), capacity)
     }
 
-    /// Returns a key to a part of the memory.
     pub(crate) fn key_to(&self, part: KeyParams, capacity: usize) -> Result<Vec<u8>, Status> {
         let _call = call("pack_key");
         let f = self.domain.ops().pack_key;

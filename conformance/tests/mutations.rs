@@ -28,7 +28,6 @@ const TESTS: &[Test] = &[
     ("the_page_of_checks_is_fresh", page_is_fresh),
 ];
 
-/// The providers, each with its lists of names.
 const SUBJECTS: [&str; 2] = ["rings", "pairs"];
 
 fn main() -> ExitCode {
@@ -50,7 +49,6 @@ fn main() -> ExitCode {
 
 type Named = (String, String);
 
-/// Returns the entries of `#define LIST(M)`.
 fn list(subject: &str, list: &str) -> Vec<Named> {
     let text = std::fs::read_to_string(file(subject)).unwrap();
     let start = format!("#define {list}(M) \\\n");
@@ -93,7 +91,6 @@ fn compiled(scratch: &Scratch, subject: &str, name: &str, define: &str) -> Resul
     Ok(object)
 }
 
-/// Runs the suite, or the checks with `filter` in their names.
 fn run(object: &Path, filter: Option<&str>, limit: Duration, until_failure: bool) -> Vec<Outcome> {
     let (path, filter) = (object.to_path_buf(), filter.map(str::to_owned));
     let plan = Plan { path, module: None, filter, program: program(), limit, until_failure };
@@ -256,7 +253,6 @@ fn page_is_fresh() -> Verdict {
     Ok(())
 }
 
-/// Writes the page, with the first check that finds each of these bugs.
 fn write_page(anew: &[String]) -> Verdict {
     let scratch = Scratch::new("anew");
     let found = Mutex::new(Vec::new());

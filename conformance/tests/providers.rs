@@ -42,7 +42,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Compiles an example in C, with some text replaced.
 fn compiled(
     scratch: &Scratch,
     example: &str,
@@ -175,7 +174,6 @@ fn example_in_c() -> support::Verdict {
     Ok(())
 }
 
-/// Follows the guide, with the guide's own code.
 fn guide() -> support::Verdict {
     let text = std::fs::read_to_string(source().join("docs/writing-a-provider.md")).unwrap();
     let code = text.split("```rust\n").nth(1).unwrap().split("```").next().unwrap();

@@ -13,7 +13,6 @@ pub(crate) fn error(text: impl std::fmt::Display) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Prints a line to standard output.
 pub(crate) fn line(text: impl std::fmt::Display) {
     let line = format!("{}\n", plain(&text.to_string(), LONGEST));
     let mut out = std::io::stdout().lock();

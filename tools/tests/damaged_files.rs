@@ -32,7 +32,6 @@ fn whole_file(place: &Path) -> Option<Vec<u8>> {
     Some(std::fs::read(file).unwrap())
 }
 
-/// Returns the file offsets of the dynamic section.
 fn dynamic_section(file: &[u8]) -> std::ops::Range<usize> {
     let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap()) as usize;
     let (headers, count) = (word(32), usize::from(file[56]));
@@ -75,7 +74,6 @@ fn damaged(whole: &[u8], seed: u64) -> Vec<u8> {
 /// The status with which `timeout` ends after it has ended a process.
 const ENDED_BY_TIMEOUT: i32 = 124;
 
-/// A process that opens a context with this folder's file, and ends.
 fn opened(place: &Path) -> ExitStatus {
     // A signal that ends the process ends `timeout` likewise.
     let mut command = Command::new("timeout");

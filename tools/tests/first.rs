@@ -18,7 +18,6 @@ const ALL: [built::Made<'static>; 6] = [
     ("tieline-provider-shm-xpmem-plugin", "libtieline_shm_xpmem.so"),
 ];
 
-/// The directory with the providers of this build.
 struct Providers(PathBuf);
 
 impl Providers {

@@ -48,7 +48,6 @@ fn mpirun(n: usize, test: &str, set: &[(&str, &OsStr)]) -> Option<Output> {
     Some(command.output().unwrap())
 }
 
-/// Runs the program of every rank, for each launcher.
 fn exchange_and_check(job: &Job, size: usize) {
     assert_eq!(job.size(), size);
     for round in 0..10 {

@@ -12,7 +12,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tieline::job::wire::{Decoder, Frame};
 use tieline::{Status, job::Job};
 
-/// The number of the user nobody.
 const STRANGER: u32 = 65_534;
 
 fn port() -> u16 {

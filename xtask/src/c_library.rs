@@ -13,7 +13,6 @@ pub(crate) const SONAME: &str = "libtieline.so.0";
 /// The libraries that Rust's standard library needs (`--print native-static-libs`).
 pub(crate) const SYSTEM: &[&str] = &["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
 
-/// Returns the exported symbols, each with its version.
 fn symbols() -> Outcome<BTreeMap<String, String>> {
     let file = root().join("capi/libtieline.symbols");
     let text = read(&file)?;
@@ -42,7 +41,6 @@ fn version_script(symbols: &BTreeMap<String, String>) -> String {
     script
 }
 
-/// Returns the directory of the linked libraries.
 pub(crate) fn folder(profile: &str) -> PathBuf {
     target().join(profile).join("c")
 }

@@ -10,7 +10,6 @@ use std::time::Instant;
 /// The providers of the demo, which need no device.
 const SHOWN: [&str; 4] = ["shm", "shm-cma", "tcp", "tcp-connect"];
 
-/// The components that the demo does not build.
 const NOT_BUILT: &str = "the C library and the providers verbs, ofi, shm-xpmem and shm-knem";
 
 pub(crate) fn run(file: Option<&str>) -> Outcome {

@@ -52,10 +52,8 @@ const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 /// A line of the table: a promise that is broken.
 struct Promise {
     file: &'static str,
-    /// A text that occurs once in the file.
     place: &'static str,
     becomes: &'static str,
-    /// The description of the change.
     broken: &'static str,
 }
 
@@ -128,7 +126,6 @@ impl Promise {
     }
 }
 
-/// Runs `cargo xtask mutants [--list] [FILTER...]`.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let (is_list, filters) = match words {
         ["--list", filters @ ..] => (true, filters),
@@ -168,9 +165,7 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
     if unnoticed.is_empty() { Ok(()) } else { Err(unnoticed.join("\n")) }
 }
 
-/// The result of the tests with a change.
 enum Verdict {
-    /// This test has failed twice.
     Caught(String),
     /// This test has reached its time limit, and no other test has failed.
     Hang(String),

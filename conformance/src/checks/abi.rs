@@ -51,7 +51,6 @@ pub(super) fn an_older_core_with_a_shorter_host_table_is_served(case: &Case) -> 
     }
 }
 
-/// Checks whether the provider reports that its device is missing.
 fn finds_no_device(ops: &ProviderOps) -> bool {
     let mut count = 0;
     let code = ops.query_domains.map(|query| {
@@ -398,7 +397,6 @@ pub(super) fn memory_and_keys_follow_the_tail_rule(case: &Case) -> Checked {
     })
 }
 
-/// Checks that the provider has not written beyond the records of this minor.
 fn untouched(provider: &Provider, what: &str, tail: &[u8]) -> Checked {
     if provider.ops.abi_minor > u32::from(ABI_MINOR) {
         return Ok(());

@@ -11,7 +11,6 @@ use std::time::Instant;
 use tieline_plugin_api::abi::Atomic;
 use tieline_plugin_api::{Status, access, atomic_op, caps, op_flags};
 
-/// Returns the value that an operation leaves in memory.
 fn oracle(op: u32, width: u32, old: u64, operand: u64, compare: u64) -> u64 {
     let mask = if width == 4 { u64::from(u32::MAX) } else { u64::MAX };
     let (operand, compare) = (operand & mask, compare & mask);
@@ -152,7 +151,6 @@ pub(super) fn an_atomic_without_the_right_or_after_deregister_is_rejected(case: 
     refused("an atomic with a revoked key", done, &[Status::KeyRejected])
 }
 
-/// Returns a fetching add, with its width.
 pub(super) fn fetching(case: &Case) -> Option<(u32, u32)> {
     let add = |(op, _, fetch): &(u32, u32, bool)| *op == atomic_op::ADD && *fetch;
     claimed(case).into_iter().find(add).map(|(op, width, _)| (op, width))

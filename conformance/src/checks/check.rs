@@ -24,7 +24,6 @@ impl Check {
         needs.map(short_name).collect::<Vec<_>>().join(", ")
     }
 
-    /// Checks whether the check applies to modules of this role.
     pub(crate) fn is_for(&self, role: u32) -> bool {
         1u32.checked_shl(role).is_some_and(|bit| self.roles & bit != 0)
     }

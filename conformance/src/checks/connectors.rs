@@ -116,7 +116,6 @@ pub(super) fn reliable(case: &Case) -> Checked {
     Err(Stop::Skip("does not claim to be reliable".to_string()))
 }
 
-/// Returns two connectors that reach each other.
 pub(super) fn pair(case: &Case) -> Result<(Post, Post), Stop> {
     let (near, far) = (Post::open(case)?, Post::open(case)?);
     if let Err(why) = near.connector.reachable(&far.address) {
@@ -246,7 +245,6 @@ pub(super) fn two_that_send_to_each_other_at_once_lose_nothing(case: &Case) -> C
     Ok(())
 }
 
-/// Returns an address of a closed connector.
 fn nowhere(case: &Case) -> Result<Vec<u8>, Stop> {
     Ok(Post::open(case)?.address.clone())
 }

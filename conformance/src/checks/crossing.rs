@@ -84,7 +84,6 @@ fn data(number: usize, n: usize, len: usize) -> Vec<u8> {
     Random((number * COUNT + n) as u64 + 3).bytes(len)
 }
 
-/// Processes completions.
 fn collect(hub: &mut Hub<'_>, ways: &mut [Way]) -> Checked {
     hub.turn()?;
     let spokes = hub.spokes.len();
@@ -110,7 +109,6 @@ fn collect(hub: &mut Hub<'_>, ways: &mut [Way]) -> Checked {
     Ok(())
 }
 
-/// Returns both directions of each peer.
 fn ways(case: &Case, hub: &mut Hub<'_>) -> Result<Vec<Way>, Stop> {
     let mut ways = Vec::new();
     for at in 0..hub.spokes.len() {
@@ -384,7 +382,6 @@ pub(super) fn an_atomic_whose_answer_waits_is_done_once(case: &Case) -> Checked 
     equal("the sum of adds of 1 among long gets", MANY, u64::from_ne_bytes(sum))
 }
 
-/// Returns an endpoint from `near` to an interface of `domain`, and that interface.
 fn to_domain(
     case: &Case,
     near: &mut Mailbox,

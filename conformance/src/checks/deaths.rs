@@ -11,7 +11,6 @@ use crate::watch::{Patience, share, waits_for};
 use std::time::Instant;
 use tieline_plugin_api::{Status, caps, op_flags};
 
-/// Exchanges a message in each direction, which establishes both.
 fn exchange(desk: &mut Desk, partner: &mut Partner) -> Checked {
     partner.tell("echo 1")?;
     desk.send(1, 1, b"")?;
@@ -19,7 +18,6 @@ fn exchange(desk: &mut Desk, partner: &mut Partner) -> Checked {
     partner.answer(desk).map(drop)
 }
 
-/// Polls for a twentieth of the time limit, to detect unexpected events.
 fn look_on(desk: &mut Desk) -> Checked {
     let began = Instant::now();
     while began.elapsed() < share(20) {

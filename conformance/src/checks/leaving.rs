@@ -26,7 +26,6 @@ pub(super) fn messages_arrive_though_their_sender_leaves_others_unread(case: &Ca
     leave_all(case, &[1, 100, MOST], 200, false)
 }
 
-/// A provider may have accepted a packed message before the connection had room.
 pub(super) fn packed_messages_arrive_though_their_sender_leaves_directly(case: &Case) -> Checked {
     let fits = case.attr.max_packed >= case.attr.max_short.min(LONGEST);
     if fits { leave_all(case, &[1, 20, MOST], 0, true) } else { Ok(()) }

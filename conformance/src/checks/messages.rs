@@ -113,7 +113,6 @@ pub(super) fn a_message_longer_than_the_limit_is_refused_or_arrives_whole(case: 
     nothing_more(&mut desk)
 }
 
-/// Checks that a message beyond the stated limit is refused, or arrives complete.
 fn refused_or_arrives(
     desk: &mut Desk,
     what: String,
@@ -381,7 +380,6 @@ pub(super) fn a_gathered_message_arrives_in_the_order_of_its_pieces(case: &Case)
     nothing_more(&mut desk)
 }
 
-/// Cuts `0..len` into `count` pieces, some of them empty.
 pub(super) fn cut(random: &mut Random, len: usize, count: usize) -> Vec<core::ops::Range<usize>> {
     let mut ends: Vec<usize> = (1..count).map(|_| random.below(len + 1)).collect();
     ends.sort_unstable();

@@ -10,7 +10,6 @@ const IDS: [u32; 7] = [0, 0x1_0000, 0xff, 0xffff, 0x89ab_cdef, 0x8001, u32::MAX]
 const HEADERS: [u64; 7] =
     [0, 1, 0x1_0000_0000, 0x8000_0000_0000_0000, 0x0123_4567_89ab_cdef, u64::MAX, 0xffff_ffff];
 
-/// Returns the calls by which a module sends.
 fn ways(case: &Case) -> Vec<&'static str> {
     let ways = [
         (caps::AM_SHORT, "am_short"),

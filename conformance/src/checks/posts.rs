@@ -190,7 +190,6 @@ fn introduced(
     }
 }
 
-/// Waits for a random time of at most the duration of a call.
 fn hesitate(random: &mut Random) {
     let most = 1 << random.below(12);
     (0..random.below(most)).for_each(|_| core::hint::spin_loop());

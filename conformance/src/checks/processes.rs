@@ -96,7 +96,6 @@ impl Drop for Partner {
     }
 }
 
-/// Starts another process and connects it in both directions.
 pub(super) fn meet(case: &Case) -> Result<(Desk, Partner), Stop> {
     let mut desk = Desk::of(case, Mailbox::new(case.interface()?));
     let partner = join(case, &mut desk, NEAR_COOKIE)?;

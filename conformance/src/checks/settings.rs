@@ -23,7 +23,6 @@ fn values(variable: &Declared) -> Option<[String; 2]> {
     Some([accepts.least.max(1), most.max(accepts.least)].map(|value| value.to_string()))
 }
 
-/// Returns the name of an operation that shows whether the module still works.
 fn tried(case: &Case) -> &'static str {
     match case.is_connector() {
         true => "a_datagram_to_oneself_arrives",
@@ -112,7 +111,6 @@ fn sizes() -> Vec<Declared> {
     sizes
 }
 
-/// Returns invalid values for a variable of this kind.
 fn nonsense(kind: u32) -> &'static [&'static str] {
     match kind {
         config_kind::SIZE => &["many", "-1", "4x"],

@@ -113,7 +113,6 @@ fn send(race: &Race, mailbox: &mut Mailbox, endpoint: &Endpoint) -> Checked {
     Ok(())
 }
 
-/// Posts an operation that can be pending.
 fn post(
     desk: &mut Desk,
     case: &Case,

@@ -21,7 +21,6 @@ pub(crate) struct Post {
     pub(crate) datagrams: VecDeque<Vec<u8>>,
     /// Senders of received datagrams, as the events name them.
     pub(crate) headers: VecDeque<u64>,
-    /// The maximum number of events of one poll.
     pub(crate) at_once: usize,
     pub(crate) left: Vec<Received>,
 }
@@ -63,7 +62,6 @@ impl Post {
         Ok(any)
     }
 
-    /// Sends a datagram, and calls `meanwhile` while there is no room.
     pub(crate) fn send(
         &mut self,
         to: &[u8],

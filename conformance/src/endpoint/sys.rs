@@ -30,7 +30,6 @@ impl Drop for OpenEndpoint {
     }
 }
 
-/// An open connection to a peer.
 #[derive(Clone)]
 pub(crate) struct Endpoint(Rc<OpenEndpoint>);
 
@@ -162,7 +161,6 @@ impl Endpoint {
         Endpoint(Rc::new(OpenEndpoint { interface, raw }))
     }
 
-    /// Returns the provider's handle, for calls with records of other sizes.
     pub(crate) fn handle(&self) -> *mut c_void {
         self.raw().handle()
     }
@@ -383,7 +381,6 @@ impl Mapped<'_> {
     }
 }
 
-/// The object on which a key was imported.
 enum Holder {
     Endpoint(Endpoint),
     Interface(Interface),

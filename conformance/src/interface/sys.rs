@@ -101,7 +101,6 @@ impl Interface {
         Ok(Endpoint::of(self.clone(), handle))
     }
 
-    /// Polls once for at most `max` events.
     pub(crate) fn poll(&self, max: usize) -> Result<Vec<Received>, Status> {
         let _call = call("poll");
         let mut events = vec![Event::empty(); max];
@@ -114,7 +113,6 @@ impl Interface {
         Ok(events[..count].iter().map(|event| unsafe { Received::of(event) }).collect())
     }
 
-    /// Polls once into an array in which every byte was [`CANARY`].
     pub(crate) fn poll_into_used_room(&self, max: usize) -> Result<Vec<Event>, Status> {
         let _call = call("poll");
         let mut events = vec![Event::empty(); max];
@@ -141,7 +139,6 @@ impl Interface {
         Ok((received, changed))
     }
 
-    /// Posts a flush of all endpoints of the interface.
     pub(crate) fn flush(&self, cookie: u64) -> Result<i64, Status> {
         let _call = call("flush of the interface");
         // SAFETY: the interface is open.

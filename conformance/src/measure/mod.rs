@@ -100,7 +100,6 @@ impl Left {
     }
 }
 
-/// Returns the files in the temporary directories, and in the current one.
 pub(crate) fn files_of() -> BTreeSet<Left> {
     let variables = ["TMPDIR", "XDG_RUNTIME_DIR", "HOME"].map(std::env::var_os);
     let mut places: BTreeSet<PathBuf> =

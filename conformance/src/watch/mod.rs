@@ -21,7 +21,6 @@ static LIMIT_MS: AtomicU64 = AtomicU64::new(10_000);
 type Calls = Mutex<Vec<(&'static str, Instant)>>;
 /// The calls of the threads that have called a slot. If all threads shared one lock, they would seldom call at the same moment.
 static CALLS: Mutex<Vec<Arc<Calls>>> = Mutex::new(Vec::new());
-/// The description of the awaited event.
 static WAITS: Mutex<Cow<'static, str>> = Mutex::new(Cow::Borrowed("nothing in particular"));
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -38,7 +37,6 @@ thread_local! {
     };
 }
 
-/// Returns the time limit of the check that this process runs.
 pub(crate) fn limit() -> Duration {
     Duration::from_millis(LIMIT_MS.load(Ordering::Relaxed))
 }
@@ -61,7 +59,6 @@ pub(crate) fn patience_ms() -> i32 {
 /// A slot of the provider that is running until this value is dropped.
 pub(crate) struct Call(&'static str);
 
-/// Records the call of a slot.
 pub(crate) fn call(slot: &'static str) -> Call {
     OWN.with(|calls| locked(calls).push((slot, Instant::now())));
     Call(slot)

@@ -9,11 +9,9 @@ use tieline_conformance::{Plan, contents};
 
 /// The name of the only test of a process with libfabric selected: other tests start it with their own settings.
 const WITH_LIBFABRIC: &str = "libfabric_as_the_environment_sets_it";
-/// The variable that selects the provider of libfabric.
 const SET: &str = "TIELINE_OFI_PROVIDERS";
 /// The layer's full name, which 2.x needs.
 const RXM: &str = "tcp;ofi_rxm";
-/// The variable with the file of libfabric.
 const LIBRARY: &str = "TIELINE_OFI_LIBRARY";
 
 /// The checks that show that messages, puts and gets are right over a provider of libfabric; the whole suite takes minutes.
@@ -51,7 +49,6 @@ const OVER_RXM_OF_2_5: &[&str] = &[
     "a_killed_peer_is_reported_and_posting_to_it_fails",
 ];
 
-/// The checks of atomics, which `sockets` has.
 const ATOMICS_OVER_LIBFABRIC: &[&str] = &[
     "many_atomics_at_once_bring_each_its_own_value",
     "every_claimed_atomic_does_what_its_name_says",

@@ -11,10 +11,8 @@ use tieline_testing::hang::{self, Limit};
 /// `Ok`, or the reason why the test cannot run on this machine. A failure panics.
 pub(crate) type Verdict = Result<(), String>;
 
-/// The name and the function of a test.
 pub(crate) type Test = (&'static str, fn() -> Verdict);
 
-/// The time limit of a test.
 const LIMIT: Duration = Duration::from_secs(400);
 
 /// Runs the tests whose name contains a word of the command line, or all, one per processor at a time but at most four.

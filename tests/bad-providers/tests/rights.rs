@@ -9,7 +9,6 @@ use tieline_bad_providers::Directory;
 
 const NOBODY: u32 = 65534;
 
-/// Returns the output of the program for `user`, with only these variables.
 fn said(program: &Path, user: u32, variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(program);
     let _ = command.env_clear().envs(variables.iter().copied()).uid(user).gid(user);

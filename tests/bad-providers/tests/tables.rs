@@ -9,7 +9,6 @@ use tieline::explain::Verdict;
 use tieline::{Error, Status};
 use tieline_bad_providers::Directory;
 
-/// Opens a context with this provider only.
 fn alone(directory: &Directory, name: &str) -> tieline::Context {
     open_with(&[directory], &[("TIELINE_PROVIDERS", name)])
 }

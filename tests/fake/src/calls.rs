@@ -199,7 +199,6 @@ pub struct Call {
     pub refused: bool,
 }
 
-/// The world's decision about one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Go,

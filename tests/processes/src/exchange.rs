@@ -54,7 +54,6 @@ pub fn carried() -> u64 {
     with(|exchange| exchange.carried)
 }
 
-/// Resets the state before the next test.
 pub(crate) fn forget() {
     with(|exchange| *exchange = Exchange::default());
 }

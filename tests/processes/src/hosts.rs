@@ -78,7 +78,6 @@ fn ip(arguments: &[&str]) -> Result<(), String> {
     Err(format!("ip {}: {said}", arguments.join(" ")))
 }
 
-/// Runs many commands of `ip` in a namespace with one call.
 fn batch(namespace: &str, commands: &[String]) -> Result<(), String> {
     let mut child = Command::new("ip")
         .args(["-netns", namespace, "-batch", "-"])
@@ -119,7 +118,6 @@ pub fn left() -> Vec<String> {
     namespaces().into_iter().filter(|name| name.starts_with(&mark)).collect()
 }
 
-/// Removes the namespaces of earlier runs.
 fn sweep() {
     for name in namespaces() {
         let mut words = name.strip_prefix(PREFIX).unwrap_or_default().split('-');

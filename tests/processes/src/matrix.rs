@@ -23,7 +23,6 @@ pub struct Over<'a> {
     pub dies_with_owner: bool,
 }
 
-/// An event that coincides with the accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Nothing,
@@ -101,7 +100,6 @@ impl Row {
     }
 }
 
-/// The owner of memory, and its peer.
 struct Pair {
     owner: Node,
     peer: Node,
@@ -183,7 +181,6 @@ impl Pair {
     }
 }
 
-/// Closes the region when no peer accesses it.
 fn close(owner: &mut Node) {
     let late = Instant::now() + DEADLINE;
     while let Err(failed) = owner.ask("close memory") {

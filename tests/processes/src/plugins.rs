@@ -71,7 +71,6 @@ fn build() -> Result<PathBuf, String> {
     gathered("processes-providers", &built::TCP)
 }
 
-/// Makes a directory of that name that contains only these files.
 fn gathered(name: &str, files: &[built::Made<'_>]) -> Result<PathBuf, String> {
     let profile = built::folder(files)?;
     let folder = profile.join(name);

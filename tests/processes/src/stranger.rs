@@ -81,7 +81,6 @@ pub fn stranger(parent: Parent) {
     }
 }
 
-/// Makes the greeting of the handshake in a version.
 fn greeting(version: u8) -> Vec<u8> {
     [&b"TLN"[..], &[version], &[7; 32]].concat()
 }

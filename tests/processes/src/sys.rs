@@ -252,7 +252,6 @@ pub fn listen_unix(name: &[u8]) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Makes a socket of records, and the address of this name.
 fn unix_socket(name: &[u8]) -> io::Result<(OwnedFd, libc::sockaddr_un, libc::socklen_t)> {
     // SAFETY: the record contains only numbers, and may be all zeros.
     let mut to: libc::sockaddr_un = unsafe { std::mem::zeroed() };

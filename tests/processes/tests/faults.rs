@@ -18,7 +18,6 @@ const TCP: &str = "TIELINE_PROVIDERS=tcp,tcp-connect";
 const PAGE: usize = 4096;
 /// A length that is longer than one message, and longer than one end copies alone.
 const LEN: usize = 1 << 20;
-/// The offset at which the memory ends.
 const GONE: usize = LEN / 2;
 
 /// Starts a caller and an owner over each route, connected in both directions. Each pair has the name of its route.

@@ -11,7 +11,6 @@ pub(crate) const TESTS: &[Test] = named![
     the_list_has_all_that_a_child_has_of_its_parents,
 ];
 
-/// The moments of the parent's forks.
 const WAYS: [&str; 4] = ["before", "after", "thread", "posting"];
 
 fn talks(path: &str, settings: &str) -> Verdict {

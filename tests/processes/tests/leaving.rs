@@ -96,7 +96,6 @@ fn a_peer_that_leaves_over_libfabric_is_no_dead_peer_whatever_it_holds() -> Verd
     Verdict::Passed
 }
 
-/// The way in which a process exits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Exit {
     Idle,

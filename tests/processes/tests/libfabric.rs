@@ -25,11 +25,9 @@ pub(crate) const TESTS: &[Test] = named![
     without_shm_tcp_takes_over_and_without_tcp_libfabric_does_in_one_job,
 ];
 
-/// The settings that select libfabric's providers.
 const PROVIDERS: [&str; 2] = ["TIELINE_OFI_PROVIDERS=tcp", "TIELINE_OFI_PROVIDERS=sockets"];
 const STATED: Duration = Duration::from_secs(2);
 const STATED_SETTING: &str = "TIELINE_FAILURE_TIMEOUT=2s";
-/// The number of kills.
 const KILLS: usize = 10;
 
 fn node(host: &Host, name: &str, settings: &[&str]) -> Node {
@@ -39,7 +37,6 @@ fn node(host: &Host, name: &str, settings: &[&str]) -> Node {
     Node::open(launch, &settings)
 }
 
-/// Starts two processes on two hosts that access each other's memory.
 fn pair(hosts: &Hosts, settings: &[&str]) -> (Node, Node) {
     let (mut a, mut b) = (node(&hosts[0], "a", settings), node(&hosts[1], "b", settings));
     for node in [&mut a, &mut b] {
@@ -54,7 +51,6 @@ fn pair(hosts: &Hosts, settings: &[&str]) -> (Node, Node) {
     (a, b)
 }
 
-/// Makes puts, gets, atomics and pings.
 fn one_way(from: &mut Node, to: &mut Node) {
     let name = to.peer.name.clone();
     let _ = from.must(&format!("register out {MIXED_REGION}"));
@@ -262,7 +258,6 @@ fn libfabric_peer_computing_beyond_timeout_is_not_declared_dead() -> Verdict {
     Verdict::Passed
 }
 
-/// Returns the provider by which a peer is reached.
 fn one_round(hosts: &Hosts, here: &[&str], there: &[&str]) -> String {
     let (mut a, mut b) = (node(&hosts[0], "a", here), node(&hosts[1], "b", there));
     for node in [&mut a, &mut b] {
@@ -293,7 +288,6 @@ fn one_round(hosts: &Hosts, here: &[&str], there: &[&str]) -> String {
     path
 }
 
-/// Returns the setting for the libfabric file to load.
 fn library(file: &std::path::Path) -> String {
     format!("TIELINE_OFI_LIBRARY={}", file.display())
 }
@@ -376,7 +370,6 @@ fn large_puts_are_shared_by_two_devices_of_libfabric() -> Verdict {
     Verdict::Passed
 }
 
-/// Two processes run on one host, and each provider is disabled in turn.
 fn without_shm_tcp_takes_over_and_without_tcp_libfabric_does_in_one_job() -> Verdict {
     let folder = or_skip!(plugins::libfabric_and_network());
     for (left_out, message, memory) in [

@@ -25,7 +25,6 @@ pub(crate) const TESTS: &[Test] = named![
 const STATED: Duration = Duration::from_secs(2);
 const STATED_SETTING: &str = "TIELINE_FAILURE_TIMEOUT=2s";
 
-/// Starts two processes on two hosts that access each other's memory.
 fn pair(hosts: &Hosts, settings: &[&str]) -> (Node, Node) {
     let settings: Vec<&str> = [NETWORK].iter().chain(settings).copied().collect();
     let (mut a, mut b) = (hosts[0].node("a", &settings), hosts[1].node("b", &settings));
@@ -48,7 +47,6 @@ fn talk(a: &mut Node, b: &mut Node) {
     b.streams();
 }
 
-/// Stops these operations, and checks that each operation was carried out once.
 fn stop(a: &mut Node, b: &mut Node) {
     let sent: Vec<String> = [&mut *a, &mut *b]
         .map(|node| match node.stop() {

@@ -104,7 +104,6 @@ fn two_processes_take_turns_by_loads_and_stores() -> Verdict {
     Verdict::Passed
 }
 
-/// The objects are dropped one after another, and the mapping remains.
 fn a_pointer_outlives_key_endpoint_region_and_owner() -> Verdict {
     let (mut caller, mut owner) = (Node::start("caller"), Node::start("owner"));
     caller.connect(&mut owner);

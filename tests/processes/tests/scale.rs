@@ -11,7 +11,6 @@ pub(crate) const TESTS: &[Test] = named![
 
 const PEERS: usize = 200;
 
-/// Returns the number of processes that all communicate with each other.
 fn processes() -> usize {
     if is_whole() { 200 } else { 100 }
 }

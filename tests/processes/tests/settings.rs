@@ -64,7 +64,6 @@ fn sides_with_other_providers_agree_on_what_both_have() -> Verdict {
     Verdict::Passed
 }
 
-/// Returns the error of opening a worker.
 fn does_not_open(hosts: &Hosts, setting: &str) -> String {
     let mut node = Node::bare(hosts[0].launch("late"));
     let failed = node.ask(&format!("open {NETWORK} {setting}")).expect_err("there is no port");

@@ -74,7 +74,6 @@ enum Kept {
     Announced(Rendezvous),
 }
 
-/// A [`Part`] that is kept.
 type Room = (Rc<Region>, Range<usize>);
 
 /// A receive and its message, or a sent message.
@@ -92,7 +91,6 @@ struct Transfer {
     failure: Option<Box<Error>>,
 }
 
-/// The state that handlers share with the calls.
 #[derive(Default)]
 struct State {
     matcher: RefCell<Matcher<Kept>>,
@@ -377,7 +375,6 @@ impl Runtime {
         Ok((peer, eager))
     }
 
-    /// Reads the length of the longest inline message again.
     fn eager_now(&self, rank: usize) -> Result<usize, Error> {
         let mut peers = self.peers.borrow_mut();
         let Some((peer, eager)) = &mut peers[rank] else { return Ok(0) };
@@ -580,7 +577,6 @@ impl State {
     }
 }
 
-/// Returns the part of the destination for a message of this length.
 fn part(room: &Range<usize>, len: usize) -> Result<Range<usize>, Error> {
     let fits = len <= room.len();
     fits.then_some(room.start..room.start + len).ok_or_else(|| Status::OutOfRange.into())
@@ -592,7 +588,6 @@ fn check_tag(tag: u64) -> Result<(), Error> {
     (tag & OWN == 0).then_some(()).ok_or_else(error)
 }
 
-/// Makes a pattern of the application, which never matches the runtime's own messages.
 fn application(source: Option<usize>, tag: u64, ignore: u64) -> Pattern {
     Pattern { source: source.map(|source| source as u64), tag, ignore: ignore & !OWN }
 }

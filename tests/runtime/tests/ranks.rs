@@ -41,7 +41,6 @@ fn was_rank(part: Part, way: &str) -> bool {
     is_rank
 }
 
-/// Runs a test with these numbers of ranks and these settings.
 fn play(test: &str, sizes: &[usize], settings: &[(&str, &str)]) {
     let (first, last) = (sizes[0], sizes[sizes.len() - 1]);
     for size in (first..=last).filter(|size| is_whole() || sizes.contains(size)) {
@@ -96,7 +95,6 @@ fn over_tcp(test: &str, part: Part) {
     }
 }
 
-/// Runs a test with providers that are loaded from files.
 fn play_with(
     test: &str,
     sizes: &[usize],
@@ -179,7 +177,6 @@ fn everything_goes_well_over_libfabric() {
     }
 }
 
-/// Makes a test for each transport.
 macro_rules! both_ways {
     ($($part:path: $over_shared_memory:ident, $over_tcp:ident;)*) => { $(
         #[test]

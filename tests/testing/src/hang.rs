@@ -221,7 +221,6 @@ mod tests {
     use super::*;
     use std::process::Child;
 
-    /// Starts a shell whose child waits for a descriptor.
     fn waiting() -> Child {
         let mut shell = Command::new("sh");
         let _ = shell.args(["-c", "sleep 1000; :"]).stdin(Stdio::piped());

@@ -3,7 +3,6 @@
 use super::Language;
 use super::date::Date;
 
-/// A file to write.
 pub(super) struct Written {
     pub(super) name: String,
     pub(super) text: String,
@@ -80,7 +79,6 @@ pub(super) fn of(name: &str, language: Language, api: &str, author: &str) -> Vec
     files.into_iter().map(|(name, text)| Written { name, text }).collect()
 }
 
-/// Returns the files of the C example, under another name.
 fn c(name: &str) -> Vec<(String, String)> {
     const COMPILED: &str = "cc -Wall -Werror -std=c11 -shared -fPIC -I include -o libtieline_loopback.so docs/examples/loopback.c";
     let words = [
@@ -92,7 +90,6 @@ fn c(name: &str) -> Vec<(String, String)> {
     vec![("provider.c".into(), replaced(template!("c/provider.c"), &words))]
 }
 
-/// Returns the files of the Rust example, under another name.
 fn rust(name: &str) -> Vec<(String, String)> {
     let file = name.replace('-', "_");
     let words = [
@@ -127,7 +124,6 @@ fn replaced(text: &str, words: &[(&str, String)]) -> String {
     whole + left
 }
 
-/// Converts a provider's name to its spelling in variables.
 fn variable(name: &str) -> String {
     name.to_uppercase().replace('-', "_")
 }

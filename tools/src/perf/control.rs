@@ -29,17 +29,14 @@ pub(crate) struct Spec {
     pub(crate) size: usize,
     pub(crate) memory: Memory,
     pub(crate) verify: bool,
-    /// The key of the requester's region.
     pub(crate) key: Vec<u8>,
 }
 
-/// A request from the measuring process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// The first request, with the host of the measuring process.
     Hello {
         address: Vec<u8>,
-        /// The path that the user forces.
         path: Option<String>,
         /// The version of the program, which must be the same on both sides.
         version: String,
@@ -49,17 +46,14 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// Makes the first request, with the version of this program.
     pub(crate) fn hello(address: Vec<u8>, path: Option<&str>) -> Request {
         let path = path.map(str::to_owned);
         Request::Hello { address, path, version: env!("CARGO_PKG_VERSION").to_owned() }
     }
 }
 
-/// A reply from the peer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// The reply with the host of the peer.
     Hello { address: Vec<u8> },
     /// The reply of a peer that is ready, with the key of the peer's region.
     Ready { key: Vec<u8> },
@@ -88,7 +82,6 @@ enum Replies {
 }
 
 impl Peer {
-    /// Starts another process of this program as the peer.
     pub(crate) fn start(cpu: Option<usize>) -> Result<Peer, Error> {
         let failed = |e: &std::io::Error| {
             system_error(
@@ -136,7 +129,6 @@ impl Peer {
         })
     }
 
-    /// Sends a request to the peer.
     pub(crate) fn ask(&self, request: &Request) -> Result<(), Error> {
         let mut line = serde_json::to_vec(request).unwrap_or_default();
         line.push(b'\n');
@@ -144,7 +136,6 @@ impl Peer {
         written.map_err(|e| self.lost(&e.to_string()))
     }
 
-    /// Waits for the reply, and makes progress while it waits.
     pub(crate) fn reply(&self, worker: &Worker) -> Result<Reply, Error> {
         let mut replies = self.replies.borrow_mut();
         let fd = [replies.get_ref().as_raw_fd()];

@@ -80,7 +80,6 @@ pub(crate) fn measure(
     Ok(Samples { batches, operations: number - first, elapsed: begin.elapsed() })
 }
 
-/// The statistics of one test at one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) iterations: u64,

@@ -26,7 +26,6 @@ pub(super) struct Sink(Arc<Mutex<To>>);
 
 struct To {
     out: Box<dyn Write + Send>,
-    /// The rank whose incomplete line was written last.
     middle: Option<usize>,
 }
 
@@ -81,7 +80,6 @@ pub(super) trait Take {
     fn idle(&mut self);
     /// Returns the time to wait for more bytes; `None` means without limit.
     fn waits(&self) -> Option<Duration>;
-    /// Handles the end of the input.
     fn finish(&mut self);
 }
 
@@ -126,7 +124,6 @@ pub(super) struct Copying {
 /// empty, even if other processes keep them open.
 pub(super) struct Running(#[allow(dead_code)] UnixStream);
 
-/// The other end of a [`Running`].
 #[derive(Clone)]
 pub(super) struct Ended(Arc<OwnedFd>);
 
@@ -185,7 +182,6 @@ impl Copying {
         was
     }
 
-    /// Checks whether all output was written.
     pub(super) fn is_done(&self) -> bool {
         self.left.load(Ordering::Acquire) == 0
     }

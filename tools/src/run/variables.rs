@@ -8,7 +8,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use tieline::Error;
 use tieline::job::server::Server;
 
-/// Returns the job's secret in the launcher's environment.
 pub(super) fn secret() -> Result<Option<String>, Error> {
     let secret = tieline::job::secret()?;
     Ok(Some(secret).filter(|secret| !secret.is_empty()))
@@ -72,7 +71,6 @@ fn addresses() -> Result<Vec<IpAddr>, Error> {
     Ok(found.unwrap_or_else(|| all.iter().map(|a| a.ip).collect()))
 }
 
-/// Returns 128 random bits in hexadecimal form.
 pub(super) fn random_hex() -> Result<String, Error> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")

@@ -20,7 +20,6 @@ const MOST: [(usize, &str); 3] = [
 /// A module's path in its package: `["endpoint", "key"]`; empty for the root of the package.
 type Path = Vec<String>;
 
-/// Returns the cycles that are too large, each with its files.
 pub(super) fn too_large(texts: &[(String, String)]) -> Vec<String> {
     let each = |(most, packages): &(usize, &'static str)| {
         let most = *most;
@@ -154,7 +153,6 @@ fn absolute(modules: &BTreeMap<Path, String>, module: &Path, path: &[String]) ->
     Some([from, rest].concat())
 }
 
-/// Returns the module that defines the item of a path, after following re-exports.
 fn stands(
     modules: &BTreeMap<Path, String>,
     names: &BTreeMap<(Path, String), Path>,
@@ -191,7 +189,6 @@ fn imports(text: &str, public: bool) -> Vec<Path> {
     found
 }
 
-/// Appends the paths of a tree such as `a::{b, c::{d, e}}`.
 fn tree(text: &str, prefix: &[String], found: &mut Vec<Path>) {
     let text = text.trim();
     let words = |text: &str| -> Path {

@@ -69,7 +69,6 @@ fn is_fulfilled(expression: &str, allowed: &[&str]) -> bool {
     sides.any(|side| side.split(" AND ").all(|licence| allowed.contains(&licence.trim())))
 }
 
-/// Checks that every crate has the texts of both licences in its package.
 fn texts_are_packaged() -> Outcome {
     let list = ["package", "--workspace", "--list", "--allow-dirty", "--offline"];
     let listed = capture(&mut cargo(&list))?;

@@ -30,7 +30,6 @@ const PLAIN: &str = "copy_nonoverlapping copy_to_nonoverlapping copy_from_nonove
                      copy_to( copy_from_slice( clone_from_slice( slice::from_raw_parts ptr::read ptr::write \
                      .read_unaligned( .write_unaligned( read_volatile( write_volatile( write_bytes(";
 
-/// The types of raw addresses and events.
 const RAW: &[&str] =
     &["*mut ", "*const ", " Event", "&Event", "[Event]", "Polled", "RawEndpoint", "[Iov]"];
 
@@ -62,7 +61,6 @@ pub(super) fn misusable(texts: &[(String, String)]) -> Vec<String> {
     wrong
 }
 
-/// Returns the safe functions that other modules may call, each with its signature.
 fn functions(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let lines = text.match_indices("pub").filter(|(at, _)| {
         let line = text[..*at].rsplit('\n').next().unwrap_or_default();
@@ -83,7 +81,6 @@ fn functions(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Returns the plain copies in files whose memory is shared.
 pub(super) fn plain_copies(texts: &[(String, String)]) -> Vec<String> {
     let is_shared =
         |name: &str| SHARED.iter().any(|place| name.starts_with(place)) && !is_test(name);
@@ -110,7 +107,6 @@ mod tests {
         [(name.to_owned(), text.to_owned())]
     }
 
-    /// The texts are those of functions that were safe in earlier versions.
     #[test]
     fn a_safe_function_that_can_be_misused_is_named() {
         let wrong = |line: &str| misusable(&file("host/src/abi/new.rs", line)).len();

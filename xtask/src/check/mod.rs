@@ -35,9 +35,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub(crate) struct Count {
     pub(crate) passed: usize,
-    /// The failed checks, each with its reason.
     pub(crate) failed: Vec<String>,
-    /// The skipped checks, each with its reason.
     pub(crate) skipped: Vec<String>,
 }
 
@@ -66,7 +64,6 @@ impl From<Outcome<Count>> for Count {
     }
 }
 
-/// The runs that include a check.
 #[derive(Clone, Copy, PartialEq)]
 enum When {
     /// The check runs in `cargo xtask test`, and in all larger runs.
@@ -79,9 +76,7 @@ enum When {
     All,
 }
 
-/// The kind of a check.
 enum How {
-    /// A check that needs no build.
     Alone(fn() -> Count),
     /// A check that needs the files of the build.
     Built(fn() -> Count),
@@ -178,7 +173,6 @@ fn in_turn(part: usize, check: fn() -> Count) -> Count {
     }
 }
 
-/// Runs `cargo xtask test [--all | --selection | FILTER...]`.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let is_chosen = |(name, _, when, _): &Check| match words {
         [] => *when == When::Test,
@@ -240,7 +234,6 @@ fn run_all(checks: Vec<&Check>) -> Outcome {
     closing_line(&total)
 }
 
-/// Runs one check, prints its result, and adds its counts.
 fn run_one(name: &str, minutes: u64, check: &dyn Fn() -> Count, total: &mut Count) {
     heading(name);
     let began = Instant::now();
@@ -292,7 +285,6 @@ fn quiet(command: &mut Command) -> Count {
     Count::one(told(outcome, &said))
 }
 
-/// Makes the result of a command that has printed these lines.
 fn told(outcome: Outcome<bool>, said: &[String]) -> Outcome {
     outcome.and_then(|ok| {
         if ok {

@@ -5,7 +5,6 @@ use super::{Count, circles, memory, quotes, statics};
 use crate::package::known_to_git;
 use crate::sh::{read, root};
 
-/// The maximum number of lines in a file.
 const LONGEST: usize = 550;
 /// The maximum number of lines in a test's file, which consists of successive cases.
 const LONGEST_TEST: usize = 600;
@@ -68,7 +67,6 @@ fn lengths(texts: &[(String, String)]) -> Vec<String> {
     texts.iter().filter_map(too_long).collect()
 }
 
-/// Checks whether a file is a test, or code that only tests use.
 pub(super) fn is_test(name: &str) -> bool {
     name.starts_with("tests/")
         || name.contains("/tests/")
@@ -77,7 +75,6 @@ pub(super) fn is_test(name: &str) -> bool {
         || name.contains("/double/")
 }
 
-/// Returns a file's text up to its tests.
 pub(super) fn without_tests(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text)
 }

@@ -3,7 +3,6 @@
 
 use super::rules::{is_test, without_tests};
 
-/// The types for which a thread may wait.
 const WAITED_FOR: [&str; 6] = ["Mutex<", "RwLock<", "OnceLock<", "LazyLock<", "Once ", "Condvar "];
 
 /// The files with such statics, their number, and the reason why a child does not wait for them.
@@ -21,7 +20,6 @@ const KNOWN: &[(&str, usize, &str)] = &[
 /// The folders whose code no forked child runs, beside tests.
 const ELSEWHERE: [&str; 4] = ["conformance/", "docs/", "tools/templates/", "xtask/"];
 
-/// Returns the statics for which a forked child could wait forever.
 pub(super) fn locked_for_ever(texts: &[(String, String)]) -> Vec<String> {
     let mut wrong = Vec::new();
     for (name, text) in texts {

@@ -20,7 +20,6 @@ pub(super) fn build() -> Count {
     Count::one(built().clone())
 }
 
-/// Returns the outcome of the build, which runs once.
 fn built() -> &'static Outcome {
     static BUILT: OnceLock<Outcome> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -77,7 +76,6 @@ pub(super) fn tests() -> Count {
     least::or_failed("tests", libtest(test.env(built::GIVEN, target().join("debug"))))
 }
 
-/// Returns the names of all test programs except those of [`OTHERS`].
 fn test_programs() -> Outcome<Vec<String>> {
     let mut names = Vec::new();
     for package in packages(&["--no-deps"])? {
@@ -124,7 +122,6 @@ pub(super) fn mutations() -> Count {
     least::or_failed("mutations", built_tests(&["mutations"], ""))
 }
 
-/// Checks docs/checks.md, which lists the promises.
 pub(super) fn page_of_checks() -> Count {
     let page = built_tests(&["mutations"], "the_page_of_checks_is_fresh");
     least::or_failed("page of checks", page)
@@ -146,7 +143,6 @@ pub(super) fn loom() -> Count {
     least::or_failed("loom", libtest(&mut command))
 }
 
-/// Runs tests under cargo-nextest.
 fn nextest(words: &[&str]) -> Nextest {
     let args = ["nextest", "run", "--no-fail-fast", "--no-tests", "pass", "--color", "never"];
     let mut command = cargo(&args);
@@ -176,7 +172,6 @@ struct Nextest {
     skipped: bool,
     /// The number of tests of each package that ran, without skipped tests.
     packages: BTreeMap<String, usize>,
-    /// The tests that were reported as slow.
     slow: BTreeSet<String>,
 }
 
@@ -225,7 +220,6 @@ impl Nextest {
     }
 }
 
-/// Returns the package in `crate::binary test`.
 fn package(name: &str) -> &str {
     let binary = name.split_whitespace().next().unwrap_or("");
     binary.split("::").next().unwrap_or("")
@@ -257,7 +251,6 @@ fn skip_reason(line: &str) -> Option<&str> {
     })
 }
 
-/// Runs programs that use the built-in test runner.
 pub(super) fn libtest(command: &mut Command) -> Count {
     let (mut told, mut said) = (Libtest::default(), Vec::new());
     let outcome = lines(command, |line| {
@@ -278,7 +271,6 @@ struct Libtest {
     count: Count,
     /// The name of the test whose output is being read, unless it was reported as skipped.
     section: String,
-    /// The tests that were reported as slow.
     slow: BTreeSet<String>,
 }
 
@@ -339,7 +331,6 @@ fn ended(mut count: Count, outcome: Result<bool, String>) -> Count {
     count
 }
 
-/// Returns the `tieline` command in the development profile.
 pub(super) fn tieline(args: &[&str]) -> Command {
     command(target().join("debug/tieline"), args)
 }

@@ -28,16 +28,13 @@ pub(super) const SCRIPTS: &str = "/run/tieline/scripts";
 const TARGET: &str = "/run/tieline/target";
 pub(super) const RESULTS: &str = "/run/lab";
 
-/// An event of a host.
 pub(super) enum Event {
     Ready,
     /// A part of a test has ended, with this name and exit status.
     Done(String, i32),
-    /// The host's machine has ended.
     Gone,
 }
 
-/// The hosts that are running.
 pub(super) struct Lab {
     /// The emulator processes, whose standard input and output are the hosts' virtio ports.
     hosts: Vec<Child>,
@@ -54,10 +51,8 @@ pub(super) struct Lab {
 /// The maximum number of emulated hosts that work at the same time: each uses one processor of this machine.
 const AT_ONCE: usize = 2;
 
-/// A test that is running.
 struct Going {
     test: Test,
-    /// The number of the test's first host.
     first: usize,
     logs: Vec<Growing>,
     began: Instant,
@@ -107,11 +102,9 @@ impl Going {
     }
 }
 
-/// A test that has ended.
 pub(super) struct Ended {
     pub(super) verdict: Verdict,
     pub(super) time: Duration,
-    /// The output of the test's hosts.
     pub(super) story: Story,
 }
 
@@ -226,7 +219,6 @@ impl Lab {
         Ok(())
     }
 
-    /// Starts a test on its hosts, from number `first` on.
     fn begin(&mut self, test: &Test, first: usize) -> Outcome<Going> {
         let own = self.folder.join(&test.name);
         make_folder(&own)?;
@@ -251,7 +243,6 @@ impl Lab {
         Ok(going)
     }
 
-    /// Waits a short time for an event, and updates each test.
     fn step(&mut self, all: &mut [&mut Going], each: &mut dyn FnMut(usize, &str)) {
         let left = all.iter().map(|going| going.deadline.left()).min().unwrap_or_default();
         let event = self.next(left.min(Duration::from_millis(100)));
@@ -280,7 +271,6 @@ impl Lab {
         }
     }
 
-    /// Makes the verdict on a test that has ended.
     fn end(&self, mut going: Going) -> Ended {
         let time = going.began.elapsed();
         going.read_logs(true, &mut |_, _| {});
@@ -330,7 +320,6 @@ impl Drop for Lab {
     }
 }
 
-/// Returns the command line of one host.
 fn qemu(kernel: &Kernel, number: usize, cpus: usize, results: &Path, sockets: &Path) -> Command {
     let arguments = format!(
         "console=ttyS0 quiet panic=-1 oops=panic mitigations=off nokaslr no_timer_check \

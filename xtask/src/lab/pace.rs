@@ -32,7 +32,6 @@ impl Deadline {
         Deadline { began: Instant::now(), length, slowness, qemus }
     }
 
-    /// Moves the deadline to at most `length` from the present time.
     pub(super) fn bring_forward(&mut self, length: Duration) {
         self.length = length.min(self.left() / self.slowness);
         self.began = Instant::now();

@@ -32,7 +32,6 @@ fn there(programs: &str) -> Outcome {
     missing.map_or(Ok(()), |it| Err(format!("{it} is not installed: cargo xtask setup package")))
 }
 
-/// Runs the command.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     sh::within(LIMIT, || obey(words))
 }

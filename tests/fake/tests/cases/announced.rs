@@ -24,7 +24,6 @@ const TAKES: usize = 100;
 
 pub(crate) type Came = Rc<RefCell<Vec<Rendezvous>>>;
 
-/// Sends a rendezvous message to `b`, which keeps it, and returns the message.
 pub(crate) fn kept_at_b(stage: &Stage, id: u16) -> Came {
     let came = Came::default();
     let log = came.clone();
@@ -56,7 +55,6 @@ impl Liar {
         world.forge(world.interface(0, "all"), world.interface(1, "all"), id, header, payload);
     }
 
-    /// Sends an RTS with this key, and returns it as `b` receives it.
     fn announced(&self, token: u64, len: u64, key: &[u8]) -> Rendezvous {
         self.says(ANNOUNCE, token, &announce(5, len, key));
         assert!(self.stage.until(|| !self.came.borrow().is_empty()), "it was not handed on");
@@ -64,13 +62,11 @@ impl Liar {
         came.unwrap()
     }
 
-    /// Registers memory of `b`, filled with 0xee.
     fn untouched(&self) -> Region {
         self.stage.at_b.register_transient(vec![0xee; 4096]).unwrap()
     }
 }
 
-/// Asserts that no byte of the memory was written.
 #[track_caller]
 fn assert_untouched(memory: Region) {
     assert!(memory.into_buffer().unwrap().iter().all(|byte| *byte == 0xee));

@@ -115,7 +115,6 @@ cases! {
         }
     }
 
-    /// Requests for a service are bounded like other requests.
     fn answers_to_a_peer_that_does_not_take_them_are_bounded() {
         let service = |token: u64| {
             let ask = [b"TS\x01\x01", &token.to_le_bytes()[..], b"\x01x\0\0"].concat();
@@ -181,7 +180,6 @@ cases! {
         }
     }
 
-    /// A fence directly after another fence adds no order.
     fn fences_without_anything_between_them_count_once() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").without_atomics()]);
         let (_target, key) = stage.target(vec![0; 64]);

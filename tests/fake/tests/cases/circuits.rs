@@ -39,7 +39,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The application's endpoint is closed while answers wait for space on its circuit.
     fn answers_of_circuit_end_with_close_of_its_last_user() {
         let stage = over_circuits();
         let at = stage.world.interface(0, "all");
@@ -57,7 +56,6 @@ cases! {
         drop((ba, a, b));
     }
 
-    /// A dropped endpoint with queued messages fails within one call.
     fn answers_of_circuit_end_with_failure_of_its_dropped_user() {
         let stage = over_circuits();
         let at = stage.world.interface(0, "all");
@@ -272,7 +270,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A request arrives when the worker is closed, and the packer panics.
     fn a_connection_whose_packer_panics_is_closed_behind_it() {
         let stage = over_circuits();
         let asked = RefCell::new(None);

@@ -71,7 +71,6 @@ cases! {
         drop((ba, b));
     }
 
-    /// A close flushes all posted operations, including answers to requests of peers.
     fn a_worker_that_is_closed_has_delivered_everything() {
         let lane = Lane { again: 300, ..Lane::whole("all").late(40) };
         let stage = Stage::new(vec![lane]);
@@ -113,7 +112,6 @@ cases! {
         }
     }
 
-    /// The message is posted after the lanes were asked to confirm delivery.
     fn messages_posted_by_handler_during_close_are_flushed_too() {
         thread_local! {
             static WORLD: Cell<Option<&'static World>> = const { Cell::new(None) };
@@ -207,7 +205,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The transport has accepted the message and does not confirm its delivery.
     fn unconfirmed_messages_of_closed_worker_are_reported() {
         for lane in [Lane::whole("all"), Lane::whole("all").over_circuits()] {
             let stage = Stage::new(vec![lane]);
@@ -257,7 +254,6 @@ cases! {
         }
     }
 
-    /// Requests of peers are answered before the worker closes.
     fn a_worker_that_is_closed_has_answered_its_peers() {
         let stage = Stage::new(vec![Lane::messages("am").late(5)]);
         let target = stage.at_a.register(vec![7; 64]).unwrap();

@@ -12,7 +12,6 @@ use tieline_plugin_api::caps::CANCEL;
 
 type Told = (u64, Result<u64, Status>);
 
-/// Takes all completions that `worker` has to report.
 fn told(worker: &Worker) -> Vec<Told> {
     let mut all = Vec::new();
     let taken = worker.take_completed(usize::MAX, |user, result| {

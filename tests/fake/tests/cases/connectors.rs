@@ -137,7 +137,6 @@ cases! {
         }
     }
 
-    /// The connector's descriptor is readable, but is not polled after the failure.
     fn descriptor_of_broken_connector_wakes_no_sleep() {
         let stage = Stage::new(formed_by_a_connector());
         stage.world.rule(Rule::every(Slot::Collect, Act::Refuse(Status::ProviderFailed)));
@@ -183,7 +182,6 @@ cases! {
         assert_eq!(stage.ab.send(5, 0, b"").unwrap_err().status(), Status::ProviderFailed);
     }
 
-    /// Connections are formed over the messages of a provider that works.
     fn datagrams_continue_when_another_provider_breaks() {
         const WIREUP: u32 = 0xf007;
         let more = Lane { priority: 0, ..Lane::memory("more").on_other_provider().over_circuits() };

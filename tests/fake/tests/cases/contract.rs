@@ -9,7 +9,6 @@ use std::time::Duration;
 use tieline::{Blocks, Context, Error, Outcome, Region, Status};
 use tieline_fake::{Act, Lane, Rule, Slot, World};
 
-/// Returns the status of a call that has to be refused.
 #[track_caller]
 fn refused<T>(result: Result<T, impl Into<Error>>) -> Status {
     match result {
@@ -106,7 +105,6 @@ cases! {
         drop(call);
     }
 
-    /// The handler posts, connects, registers handlers and drops objects, none of which waits.
     fn a_message_handler_may_do_what_does_not_wait() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let a = Rc::new(stage.at_a.worker().unwrap());

@@ -19,7 +19,6 @@ fn late(lane: Lane) -> Lane {
     lane.late(3)
 }
 
-/// Returns the calls of a slot on one of `a`'s lanes.
 fn calls(world: &World, slot: Slot, lane: &str) -> Vec<Call> {
     let at = world.interface(0, lane);
     world.calls(slot).into_iter().filter(|call| call.interface == at).collect()
@@ -262,7 +261,6 @@ cases! {
         }
     }
 
-    /// The self-test of a lane may use a size that the lane declines.
     fn a_module_that_declines_passes_the_self_test() {
         let world = World::new(1, vec![Lane::messages("am"), Lane::memory("rma").late(3)]);
         world.change("rma", |lane| lane.declines_from = 100);

@@ -19,7 +19,6 @@ fn lanes() -> Vec<Vec<Lane>> {
     ]
 }
 
-/// Checks that every post returns the same status, and returns that status.
 fn all_refused(endpoint: &Endpoint, key: &RemoteKey, local: &tieline::Region) {
     let posts: [(&str, Result<Outcome, PostError>); 9] = [
         ("send", endpoint.send(1, 0, b"late")),

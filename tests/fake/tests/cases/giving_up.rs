@@ -6,7 +6,6 @@ use tieline::{Access, Completion, CompletionError, PostError, Request, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::caps::CANCEL;
 
-/// Asserts that an operation of `a` has ended as cancelled.
 #[track_caller]
 fn canceled_now(stage: &Stage, request: &Request) {
     let ended = stage.a.test(request).expect("it has ended").unwrap_err();
@@ -222,7 +221,6 @@ cases! {
         }
     }
 
-    /// The application did not request the cancellation.
     fn unrequested_cancel_by_provider_is_reported_by_flush() {
         let stage = Stage::new(vec![Lane::whole("all").with(CANCEL)]);
         let (_target, key) = stage.target(vec![0; 64]);

@@ -80,7 +80,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The atomic, which uses messages, is posted before the put.
     fn a_put_behind_a_fence_waits_for_an_emulated_atomic() {
         let lanes = vec![Lane::messages("am").late(20), Lane::memory("rma").without_atomics()];
         let stage = Stage::new(lanes);
@@ -174,7 +173,6 @@ cases! {
         }
     }
 
-    /// A failed piece fails the whole transfer, once all pieces have ended.
     fn a_cut_transfer_ends_when_its_last_piece_has() {
         let lane = Lane { max_put: 100, ..Lane::whole("all").late(5) };
         let stage = Stage::new(vec![lane]);
@@ -227,7 +225,6 @@ cases! {
         assert!(stage.ab.error().is_none());
     }
 
-    /// A lane that returns `Again` at times only delays operations.
     fn a_lane_without_room_delays_and_loses_nothing() {
         let lane = Lane { again: 700, ..Lane::whole("all").late(3) };
         let stage = Stage::new(vec![lane]);
@@ -355,7 +352,6 @@ cases! {
         assert_eq!(own.to_vec(0..40).unwrap(), [2; 40]);
     }
 
-    /// A key import that a provider deferred is retried while operations are posted.
     fn operations_use_better_lane_once_provider_has_it() {
         let lane = |name, priority| Lane { priority, ..Lane::memory(name).synchronous() };
         let stage = Stage::new(vec![Lane::messages("am"), lane("good", 9), lane("plain", 1)]);
@@ -403,7 +399,6 @@ cases! {
         }
     }
 
-    /// The kernel may at any time refuse access that it has allowed before.
     fn lane_that_became_unreachable_is_abandoned_and_not_retried() {
         let lane = |name, priority| Lane { priority, ..Lane::memory(name).synchronous() };
         for slot in [Slot::Put, Slot::Get] {
@@ -507,7 +502,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The target has no progress thread.
     fn a_key_says_whether_its_operations_wait_for_progress_of_the_target() {
         let memory = Lane::memory("rma");
         let waiting = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, ..memory.clone() };

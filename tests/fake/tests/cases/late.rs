@@ -36,7 +36,6 @@ fn flushes(stage: &Stage) -> Vec<Call> {
     stage.world.calls(Slot::Flush).into_iter().filter(|call| !call.refused).collect()
 }
 
-/// Posts a put that the lane holds.
 fn held(stage: &Stage, key: &RemoteKey) -> Request {
     stage.world.rule(Rule::next(Slot::Put, Act::Hold));
     pending(stage.ab.put_bytes(&[7; 8], key, 8))
@@ -70,7 +69,6 @@ fn sharing() -> (Stage, Endpoint, Region, [RemoteKey; 2]) {
     (stage, other, target, [key, theirs])
 }
 
-/// Waits for the result of an operation while other threads run.
 fn end_of(stage: &Stage, outcome: Outcome) -> Result<u64, Status> {
     let request = match outcome {
         Outcome::Done(value) => return Ok(value),
@@ -127,7 +125,6 @@ cases! {
         assert_eq!(flushed(&stage, &stage.ab), Ok(0), "it is told");
     }
 
-    /// A lane that refuses the flush itself also fails both flushes.
     fn lane_that_refuses_flush_fails_every_flush_that_covers_it() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -167,7 +164,6 @@ cases! {
         }
     }
 
-    /// If no flush is open, the next flush reports the failure.
     fn failure_found_by_put_leaving_its_lane_is_reported_by_next_flush() {
         let stage = two();
         let (_target, key) = stage.target(vec![0; 64]);

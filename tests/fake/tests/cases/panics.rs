@@ -54,7 +54,6 @@ fn nothing_behind_a_panic_is_lost(lane: Lane) {
     stage.assert_no_faults();
 }
 
-/// Returns two lanes of two providers.
 fn two_provider_lanes() -> Vec<Lane> {
     vec![
         Lane { lends: true, ..Lane::messages("am").late(2) },
@@ -286,7 +285,6 @@ cases! {
         }
     }
 
-    /// Messages use one provider, and memory operations use another provider, which fails.
     fn a_provider_that_panics_is_taken_out_and_no_other() {
         let lanes = vec![Lane::messages("am"), Lane::memory("rma").on_other_provider()];
         let stage = Stage::new(lanes);
@@ -385,7 +383,6 @@ cases! {
         }
     }
 
-    /// The interface was already out of use when its provider failed.
     fn an_interface_that_had_failed_is_not_polled_when_its_provider_broke() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -402,7 +399,6 @@ cases! {
         assert_eq!(polls(), before, "a provider that broke is called again");
     }
 
-    /// For every slot, all operations in flight end, and later operations end too.
     fn provider_that_breaks_in_any_slot_causes_no_hang() {
         in_every_slot(1);
     }
@@ -502,7 +498,6 @@ cases! {
         assert!(stage.a.test(&next).is_none(), "an old number ended a new operation");
     }
 
-    /// The last error text of this thread describes another failure.
     fn provider_failure_in_other_thread_is_reported_with_its_text() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.rule(Rule::next(Slot::Register, Act::Refuse(Status::NoMemory)));
@@ -533,7 +528,6 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// Neither the panic nor the worker's end releases the payload.
     fn payload_kept_by_panicked_handler_is_released_with_its_guard() {
         let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
         let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();

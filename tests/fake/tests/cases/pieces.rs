@@ -27,7 +27,6 @@ fn woven<'a>(two: &'a [Region; 2], lens: &[usize]) -> Vec<(&'a Region, Range<usi
     lens.iter().enumerate().map(piece).collect()
 }
 
-/// Returns the contents of the pieces.
 fn held(pieces: &[(&Region, Range<usize>)]) -> Vec<u8> {
     pieces.iter().flat_map(|(region, range)| region.to_vec(range.clone()).unwrap()).collect()
 }
@@ -264,7 +263,6 @@ cases! {
         }
     }
 
-    /// No part of the transfer was posted, and a message lane exists.
     fn transfer_queued_for_last_lane_falls_back_to_messages_at_its_end() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("a")]);
         let (target, key) = stage.target(vec![0; 8]);

@@ -28,7 +28,6 @@ pub(crate) fn comes(mut happens: impl FnMut() -> bool) -> bool {
     false
 }
 
-/// Returns whether an operation of `a` succeeds while other threads run.
 pub(crate) fn is_done(stage: &Stage, outcome: Outcome) -> bool {
     match outcome {
         Outcome::Done(_) => true,
@@ -251,7 +250,6 @@ cases! {
         }
     }
 
-    /// Keys that were imported before continue to work over other lanes.
     fn operations_through_failed_service_connection_end_too() {
         let memory = Lane::memory("rma");
         let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, ..memory };

@@ -20,10 +20,8 @@ const LEN: usize = 8 << 20;
 /// The size of a chunk: claims are multiples of this size.
 const CHUNK: usize = 64 << 10;
 
-/// The number of slots of a worker.
 const SLOTS: usize = 16;
 
-/// The id of the message that requests help.
 const ASSIST: u32 = 0xf006;
 
 /// The length of a remote key's head: its kind and version.
@@ -170,7 +168,6 @@ struct Asked {
     _key: RemoteKey,
     a: Worker,
     b: Worker,
-    /// The target of the copy, at `a`.
     target: Region,
     /// The source of the copy and the slots, at `b`.
     source: Region,
@@ -232,7 +229,6 @@ impl Asked {
         self.words.atomic_u64(usize::from(slot) * 128 + at).unwrap()
     }
 
-    /// Resets the slot, and forges a request for help from `b`.
     fn ask(&self, plan: Plan) {
         self.word(plan.slot, 0).store(1 << 48, Ordering::SeqCst);
         self.word(plan.slot, 8).store(0, Ordering::SeqCst);
@@ -263,7 +259,6 @@ fn some_progress(a: &Worker) {
     }
 }
 
-/// Makes two contexts like those of two processes whose kernel copies between them.
 fn two_contexts() -> (&'static World, [Context; 2]) {
     let world = World::new(1, over_wire());
     (world, [over_three(world), over_three(world)])
@@ -318,7 +313,6 @@ cases! {
         }
     }
 
-    /// The helper's part of the transfer is also memory of the application.
     fn a_worker_is_not_idle_while_a_helper_copies() {
         while_the_helper_stands_still(|Standing { a, .. }| {
             some_progress(a);

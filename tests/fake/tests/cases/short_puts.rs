@@ -87,7 +87,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// As for every other operation, the post above the bound returns `Again`.
     fn an_endpoint_has_no_more_of_them_open_than_it_may() {
         let stage = Stage::with(lanes(), &[("TIELINE_QUEUE_BYTES", "16k")]);
         let (_target, key) = stage.target(vec![0; 64]);

@@ -16,10 +16,8 @@ const PROMISE: (&str, &str) = ("TIELINE_POLLS_OFTEN", "on");
 const SLOW_NS: f64 = 550.0;
 const UP_TO: usize = 64;
 const BY_BOTH: &str = "fake:rma/rma, up to 64 bytes emulated over fake:am/am";
-/// The maximum number of unanswered small operations.
 const FEW: usize = 16;
 
-/// Makes a slow lane to memory that completes inline.
 fn slow() -> Lane {
     Lane { slow_ns: SLOW_NS, ..Lane::memory("rma").synchronous() }
 }
@@ -29,7 +27,6 @@ fn promised() -> Stage {
     with(slow())
 }
 
-/// Makes a stage like [`promised`], with this lane to memory.
 fn with(memory: Lane) -> Stage {
     Stage::with_each(vec![Lane::messages("am"), memory], &[], &[PROMISE])
 }
@@ -45,7 +42,6 @@ fn is_pending(posted: &Result<Outcome, PostError>) -> bool {
     matches!(posted, Ok(Outcome::Pending(_)))
 }
 
-/// Makes message lanes return `Again`.
 fn no_room(stage: &Stage) {
     for slot in [Slot::Short, Slot::Packed] {
         stage.world.rule(Rule::every(slot, Act::Refuse(Status::Again)).on("am"));
@@ -70,7 +66,6 @@ fn lens(stage: &Stage, slot: Slot) -> Vec<usize> {
     stage.world.calls(slot).iter().map(|call| call.len).collect()
 }
 
-/// Returns the number of messages sent by all workers.
 fn messages(stage: &Stage) -> usize {
     stage.world.calls(Slot::Short).len() + stage.world.calls(Slot::Packed).len()
 }
@@ -262,7 +257,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Earlier operations that completed inline cause no wait.
     fn small_notifying_puts_wait_for_no_answers() {
         const MANY: usize = 40;
         let stage = promised();
@@ -371,7 +365,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The lane is opened only once, and message lanes can be selected later.
     fn unopenable_message_lane_leaves_small_operations_to_module() {
         let lanes = vec![Lane { priority: 9, ..Lane::messages("am") }, Lane::messages("wire"), slow()];
         let stage = Stage::with_each(lanes, &[], &[PROMISE]);
@@ -409,7 +402,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The costs were compared with another message lane.
     fn a_message_lane_that_takes_anothers_place_carries_nothing_small() {
         let lanes = vec![Lane { priority: 9, ..Lane::messages("am") }, Lane::messages("wire"), slow()];
         let stage = Stage::with_each(lanes, &[], &[PROMISE]);

@@ -18,12 +18,10 @@ fn stage() -> Stage {
     stage
 }
 
-/// Makes a rule for the messages that cases send from `a`.
 fn rule_for_sends(stage: &Stage, act: Act) -> Rule {
     Rule::every(Slot::Short, act).at(stage.world.interface(0, "all")).id(5)
 }
 
-/// Returns the number of messages that the queue can hold.
 fn room(stage: &Stage) -> usize {
     stage.world.rule(rule_for_sends(stage, FULL));
     let (taken, requests) = posts_until_again(MANY, || stage.ab.send(5, 0, b""));

@@ -100,7 +100,6 @@ cases! {
         assert!(matches!(stage.ab.flush(), Ok(Outcome::Done(0))));
     }
 
-    /// A module may report events that do not belong to the tested operation.
     fn the_self_test_takes_no_completion_for_its_own_but_its_own() {
         thread_local! {
             static TRIED: Cell<Option<&'static World>> = const { Cell::new(None) };

@@ -63,7 +63,6 @@ cases! {
         wakes.join().unwrap();
     }
 
-    /// If every poll reported the failure, a waiting worker would never sleep again.
     fn a_module_that_fails_at_every_poll_is_news_once() {
         for status in [Status::Io, Status::ProviderFailed] {
             let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").on_other_provider()]);
@@ -97,7 +96,6 @@ cases! {
         assert_eq!(target.to_vec(0..8).unwrap(), [1; 8], "it flushed nothing");
     }
 
-    /// One flush covers all endpoints.
     fn a_workers_flush_waits_for_all_endpoints() {
         let stage = Stage::new(vec![Lane::whole("all").late(5)]);
         let third = crate::stage::context(stage.world, &[]);
@@ -182,7 +180,6 @@ cases! {
         assert_eq!(quick, slow);
     }
 
-    /// The handler's message refers to the payload, regardless of the kept copy.
     fn lent_payload_is_released_once_after_handler_and_kept_copy() {
         let stage = Stage::new(vec![Lane { lends: true, ..Lane::messages("am") }]);
         let read: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
@@ -321,7 +318,6 @@ cases! {
         }
     }
 
-    /// The test covers lanes that observe processes, and network lanes.
     fn death_of_silent_peer_is_reported() {
         for local in [0, caps::LOCAL_ONLY] {
             let whole = Lane::whole("all");

@@ -49,7 +49,6 @@ fn programs_keep_to_the_promises_over_shared_memory() {
     });
 }
 
-/// Runs programs over a provider of libfabric.
 fn over_libfabric(provider: &str, programs: u32) {
     let folder = match built::libfabric() {
         Ok(folder) => folder.display().to_string(),

@@ -12,7 +12,6 @@ const PAGE: usize = 4096;
 /// The number of entries in the table of keys. An entry has four words (number, length, rights, zero).
 const ENTRIES: usize = 16 << 10;
 const ENTRY: usize = 32;
-/// Standard input, from which the process reads orders.
 const ORDERS: i32 = 0;
 
 /// A socket whose name is in a copy of the owner's address, and memory that replaces the owner's memory.

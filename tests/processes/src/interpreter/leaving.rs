@@ -10,7 +10,6 @@ pub const KEPT: u16 = 7;
 pub const EXITS: u16 = 8;
 
 impl Node {
-    /// Records the worker's reports about peers.
     pub(super) fn watch_peers(&self) -> Result<(), Error> {
         let worker = self.worker();
         let seen = self.seen.clone();

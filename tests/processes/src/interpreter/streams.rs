@@ -13,7 +13,6 @@ const PLACE: usize = 65_536;
 /// The length of a region for `mixed` by peers; the region `here` needs two slots.
 pub const MIXED_REGION: usize = FIRST_PLACE + LENGTHS.len() * PLACE;
 
-/// Checks a message of a peer's exact stream.
 pub(super) fn arrived(seen: &Seen, m: &Message<'_>) {
     let mut next = seen.next_exact.borrow_mut();
     let expected = next.entry(m.peer()).or_insert(1);

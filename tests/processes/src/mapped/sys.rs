@@ -155,7 +155,6 @@ fn memory_file(len: usize) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Executes `sleep` in place of this process.
 pub(crate) fn exec_sleep() -> io::Error {
     // SAFETY: every string ends with a zero, and the list ends with a null.
     let _ = unsafe {

@@ -4,17 +4,13 @@ use crate::bench::groups::Unit;
 use crate::bench::source::{number, ucx_field};
 use crate::sh::Outcome;
 
-/// The program that is measured.
 #[derive(Clone, Copy)]
 pub(super) enum Tool {
-    /// `tieline perf`.
     Tieline,
-    /// A program of perftest.
     Perftest(&'static str),
     Ucx,
 }
 
-/// The figure that is read from the program.
 #[derive(Clone, Copy)]
 pub(super) enum Figure {
     /// The median time in nanoseconds, as the program reports it.
@@ -37,10 +33,8 @@ impl Figure {
     }
 }
 
-/// One measurement of a pair of programs.
 pub(super) struct Pair {
     pub(super) tool: Tool,
-    /// The test and its options.
     pub(super) test: &'static str,
     pub(super) iterations: u64,
     pub(super) figure: Figure,
@@ -83,7 +77,6 @@ impl Pair {
         }
     }
 
-    /// Returns the command of h1.
     pub(super) fn client(&self, port: u16) -> String {
         let count = match self.figure {
             Figure::Steps(which, _) => format!("\"$TARGET/bench/steps\" {which} "),
@@ -108,7 +101,6 @@ impl Pair {
         format!("{program} -d rxe0 -x \"$GID\" -F -p {port} -n {} {}", self.iterations, self.test)
     }
 
-    /// Reads the figure in the output of the client.
     pub(super) fn read(&self, said: &str) -> Outcome<f64> {
         if let Figure::Steps(_, fits) = self.figure {
             return steps(said, fits);

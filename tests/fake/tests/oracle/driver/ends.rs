@@ -9,7 +9,6 @@ use tieline::Status;
 /// or uses the kernel's.
 const ELSEWHERE: Duration = Duration::from_secs(20);
 
-/// Returns the steps that an idle endpoint has to accept.
 fn idle_steps(end: usize) -> [Step; 4] {
     [
         Step::Send { end, how: Send::Plain, len: 8, handler: Handler::Listens },
@@ -27,7 +26,6 @@ impl Run {
         (0..).take_while(move |turn| *turn < NEVER || waits())
     }
 
-    /// Drops an end with all of its objects, and opens the next one.
     pub(super) fn reconnect(&mut self, end: usize) -> Result<(), String> {
         let Some(gone) = self.ends[end].take() else { return Ok(()) };
         let End { number, endpoint, keys, open, sent, .. } = gone;
@@ -81,7 +79,6 @@ impl Run {
         Ok(())
     }
 
-    /// Ends all objects, and checks that no resource is left.
     pub(super) fn finish(&mut self) -> Result<(), String> {
         if let Some(world) = self.world {
             world.forget_rules();

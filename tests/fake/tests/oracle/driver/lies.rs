@@ -71,7 +71,6 @@ impl Prey {
         })
     }
 
-    /// Records a forged announcement.
     fn remember(&self, lie: Lie, from: usize, number: u64) {
         if lie != Lie::Announce {
             return;
@@ -106,14 +105,11 @@ impl Prey {
     }
 }
 
-/// The word of the forged put's notification.
 const NO_PUT: u32 = 0x1234;
 
-/// The body of a message, field by field.
 #[derive(Default)]
 struct Body {
     fields: Vec<Vec<u8>>,
-    /// The alternative values of each field.
     wrong: Vec<Vec<Vec<u8>>>,
 }
 
@@ -154,7 +150,6 @@ impl Body {
             .number(FROM as u64, &[57, 64, 1 << 40, 1 << 63, u64::MAX - 7, u64::MAX])
     }
 
-    /// Returns the body with one field changed, or truncated, or extended, or unchanged.
     fn spoilt(mut self, wrong: usize) -> Vec<u8> {
         let (field, which) = (wrong % (self.fields.len() + 3), wrong / 64);
         if let Some(wrong) = self.wrong.get(field).filter(|wrong| !wrong.is_empty()) {
@@ -170,7 +165,6 @@ impl Body {
     }
 }
 
-/// Returns the worker's number in its address.
 fn worker_of(address: &[u8]) -> &[u8] {
     let host = usize::from(address[59]);
     &address[60 + host..76 + host]
