@@ -54,13 +54,22 @@ impl Request {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    Hello { address: Vec<u8> },
+    Hello {
+        address: Vec<u8>,
+    },
     /// The reply of a peer that is ready, with the key of the peer's region.
-    Ready { key: Vec<u8> },
+    Ready {
+        key: Vec<u8>,
+    },
     /// The reply after a test: the number of wrong payloads, and the number of preemptions of the peer.
-    Served { wrong: u64, preempted: u64 },
+    Served {
+        wrong: u64,
+        preempted: u64,
+    },
     /// The reply of a peer that cannot serve the request.
-    Failed { text: String },
+    Failed {
+        text: String,
+    },
 }
 
 /// The connection to the peer. Dropping this value ends a peer process that was started on this host.

@@ -71,13 +71,8 @@ enum What {
     Memory(usize),
     Message(u64),
     Long(u64),
-    Flush {
-        end: usize,
-        posted: u64,
-    },
-    FlushMessages {
-        sent: usize,
-    },
+    Flush { end: usize, posted: u64 },
+    FlushMessages { sent: usize },
 }
 
 struct Open {
