@@ -138,7 +138,7 @@ fn refused(plan: &Plan<'_>, member: &Member) -> Done {
     Err(why)
 }
 
-/// Forks while one thread posts, and another one opens and closes contexts: locks may be held at any moment.
+/// Forks while one thread posts, and another one opens and closes contexts, so that locks may be held at the fork.
 fn beside_threads_that_post(
     plan: &Plan<'_>,
     forks: impl FnOnce() -> Vec<Child>,

@@ -1,4 +1,4 @@
-//! The matrix of memory: every kind of memory, filled before and after its key was made, while either side forks or starts
+//! The matrix of memory: the kinds of memory, filled before and after their key was made, while either side forks or starts
 //! programs. Peers must read the owner's last stores, their puts must arrive at the owner, and a child must keep its own bytes.
 
 use crate::mapped::{KINDS, Kind};

@@ -1,6 +1,6 @@
 //! The network providers as shared objects, in a separate directory, built with this test's profile.
 //!
-//! The providers are not linked into the library, and other files in the directory of the test program may be outdated.
+//! The providers are not linked into the library, and files in the directory of the test program may be outdated.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

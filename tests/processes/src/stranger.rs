@@ -1,4 +1,4 @@
-//! The role `stranger`: a host on the network that does not implement the protocol. The answers have the form of a node's answers.
+//! The role `stranger`: a host on the network that does not implement the protocol. Its answers have the form of a node's answers.
 
 use crate::interpreter::hex;
 use crate::parent::Parent;

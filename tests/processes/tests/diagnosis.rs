@@ -1,7 +1,6 @@
-//! Tests of the diagnosis that an operator can make from the error text and the report alone: each text has the cause in its first
-//! line.
+//! Tests of the diagnosis that an operator can make from the error text and the report alone.
 //!
-//! The ten most frequent causes of a long search, and their tests:
+//! Ten causes of a long search, and their tests:
 //!
 //! 1. An unmodified program: the first test of this file. A running program: `live.rs`.
 //! 2. A value that a provider refuses: the test of a mistyped value in this file.

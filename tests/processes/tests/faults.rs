@@ -1,4 +1,4 @@
-//! Tests of registered memory that is removed while peers access it: only the posted operation fails, with the owner's reason.
+//! Tests of registered memory that is removed while peers access it.
 
 use tieline_processes::{Failed, Launch, Node, Test, Verdict, named};
 use tieline_testing::built;

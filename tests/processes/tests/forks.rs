@@ -1,4 +1,4 @@
-//! Tests of processes that fork: each child opens its own context, and all processes of the family exchange messages.
+//! Tests of processes that fork: the children open their own contexts, and the processes of the family exchange messages.
 
 use std::collections::BTreeSet;
 use tieline_processes::{Launch, Test, Verdict, named, plugins};

@@ -1,4 +1,4 @@
-//! Tests of peers that use the wire format of shm and violate all of its rules.
+//! Tests of peers that use the wire format of shm and violate its rules.
 
 use std::process::Command;
 use tieline_processes::node::milliseconds_since;

@@ -1,4 +1,4 @@
-//! Tests of jobs whose processes are started by hand, on several hosts, in any order.
+//! Tests of jobs whose processes are started by hand, on several hosts.
 
 use std::time::Duration;
 use tieline_processes::node::milliseconds;

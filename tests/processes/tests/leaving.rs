@@ -1,5 +1,4 @@
-//! Tests of peers that leave in an orderly manner. The leave must be distinguished from a death, for all objects that the peer
-//! still holds.
+//! Tests of peers that leave in an orderly manner, with objects that they still hold.
 
 use tieline_processes::interpreter::{EXITS, KEPT};
 use tieline_processes::{Node, Test, Verdict, named, or_skip, plugins};

@@ -1,5 +1,4 @@
-//! Tests of hosts that communicate over libfabric's software providers `tcp;ofi_rxm` and `sockets`, which do not report deaths
-//! themselves.
+//! Tests of hosts that communicate over libfabric's software providers.
 
 use std::time::Duration;
 use tieline_processes::interpreter::MIXED_REGION;
@@ -69,7 +68,7 @@ fn one_way(from: &mut Node, to: &mut Node) {
     let _ = from.must(&format!("ping {name}"));
 }
 
-/// Debian's library installs six signal handlers when it is loaded; other builds do so when an endpoint opens.
+/// Debian's library installs signal handlers when it is loaded; other builds may do so when an endpoint opens.
 fn a_process_that_uses_libfabric_has_the_signals_of_one_that_does_not() -> Verdict {
     let folder = or_skip!(plugins::libfabric());
     let process = |name: &str, settings: &[&str]| {

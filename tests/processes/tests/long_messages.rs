@@ -1,5 +1,4 @@
-//! Tests of rendezvous messages (`Rendezvous`) between processes, of which one is killed at each step. The survivor is notified,
-//! gets its memory back, and continues.
+//! Tests of rendezvous messages (`Rendezvous`) between processes, of which one is killed.
 
 use tieline_processes::{Launch, Node, Test, Verdict, named};
 use tieline_testing::built;

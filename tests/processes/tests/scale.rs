@@ -1,4 +1,4 @@
-//! Tests of many processes on one machine: a hundred, and two hundred in `cargo xtask test --all`.
+//! Tests of many processes on one machine.
 
 use tieline_processes::node::milliseconds_since;
 use tieline_processes::{Node, Test, Verdict, named, sys};

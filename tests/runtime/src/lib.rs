@@ -1,13 +1,13 @@
 //! A message-passing runtime on Tieline's public interface: tagged messages, collectives, memory windows.
 //!
 //! The runtime tests this interface, and shows the amount of code that a runtime on top of it needs. The runtime uses only the
-//! public calls of `tieline` and of `tieline-tag`, and no unsafe code. A [`Runtime`] belongs to one thread; all of its calls that
-//! wait make progress.
+//! public calls of `tieline` and of `tieline-tag`, and no unsafe code. A [`Runtime`] belongs to one thread. Its calls that wait
+//! make progress.
 //!
-//! * A message's tag is in the header. A message of at most [`Runtime::eager`] bytes is sent inline. A longer message becomes a
-//!   rendezvous message from transiently registered memory. When a receive matches, the message is received into a buffer of that
-//!   receive. An application with its own buffers registers them once ([`Runtime::lend`]), and sends from them and receives into
-//!   them without a copy.
+//! * A message's tag is in the header. A message of at most [`Runtime::eager`] bytes is sent inline, unless it is sent by
+//!   [`Runtime::send_lent`]. A longer message becomes a rendezvous message from transiently registered memory. When a receive
+//!   matches, the message is received into a buffer of that receive. An application with its own buffers registers them once
+//!   ([`Runtime::lend`]), and sends from them and receives into them without a copy.
 //! * The first message to a peer carries the sender's rank: later messages identify their sender by a number that the receiver's
 //!   worker assigned.
 //! * Handlers only match messages and receives. The resulting posts are made between progress calls, where they can be retried.

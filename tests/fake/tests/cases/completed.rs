@@ -224,7 +224,6 @@ cases! {
         assert_eq!(told(&stage.a), [(1, Ok(0))]);
     }
 
-    /// An untaken completion must not prevent later waits from sleeping.
     fn wait_for_request_sleeps_although_completions_are_untaken() {
         let stage = Stage::new(vec![Lane::whole("all").sleeping()]);
         stage.settle();

@@ -160,7 +160,7 @@ cases! {
         assert_eq!(calls, refused.iter().filter(|refused| !**refused).count());
     }
 
-    /// The core does not call the provider again, not even to close the module that carried the datagram.
+    /// The core does not call the provider again after the failure.
     fn module_that_breaks_while_carrying_datagram_is_taken_out_of_use() {
         const WIREUP: u32 = 0xf007;
         let lanes = vec![Lane::messages("am").on_other_provider(), Lane::memory("rma").over_circuits()];
@@ -210,7 +210,6 @@ cases! {
         assert!(stage.until(|| log.borrow().contains(&9)));
     }
 
-    /// The endpoint's messages use that lane, so the endpoint has ended before the next lane would be tried.
     fn operation_that_ended_with_its_provider_is_not_reposted() {
         for get in [false, true] {
             let slot = if get { Slot::Get } else { Slot::Put };

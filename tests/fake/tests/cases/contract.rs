@@ -1,4 +1,4 @@
-//! Tests of the documented rules of workers, endpoints and regions: which methods may be called from which context.
+//! Tests of documented rules of workers, endpoints and regions: which methods may be called from which context.
 
 use crate::announced::kept_at_b;
 use crate::cases;
@@ -147,7 +147,6 @@ cases! {
         assert_eq!((&log.borrow()[..], stage.b.counters().unknown_ids), (&[1][..], 1));
     }
 
-    /// A datagram may be sent in any call; the application's carrier may call the worker.
     fn datagram_carrier_may_use_its_worker() {
         let world = World::new(1, vec![Lane::whole("all").over_circuits()]);
         let (at_a, at_b) = (crate::stage::context(world, &[]), crate::stage::context(world, &[]));
@@ -195,7 +194,6 @@ cases! {
         assert_eq!(second.error(), None, "it is the operation's error");
     }
 
-    /// The region handle is dropped; the operation keeps the region alive.
     fn an_operation_holds_its_region_and_ends_without_its_request() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (target, key) = stage.target(vec![0; 8]);
@@ -232,8 +230,6 @@ cases! {
         std::thread::scope(|scope| scope.spawn(|| region.close()).join().unwrap()).unwrap();
     }
 
-    /// A lane that completes inline keeps no memory. The lane's puts and gets need no local registration, so they succeed with a
-    /// region of another context.
     fn local_region_of_other_context_is_refused_by_deferring_or_split_posts() {
         let at_once = vec![Lane::messages("am"), Lane::memory("rma").synchronous()];
         let telling = vec![Lane::whole("all").late(3).telling(32)];

@@ -197,8 +197,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The endpoint remains while one of its messages waits to be received, or while a key is held. Requests of its peer are
-    /// answered over it and need no other connection.
     fn unheld_endpoint_answers_its_peer_while_it_exists() {
         for by_a_key in [false, true] {
             let stage = Stage::new(vec![Lane::messages("am")]);

@@ -34,7 +34,8 @@ fn ask_get(region: &Region, offset: u64, len: u64) -> Vec<u8> {
     [&range(region, offset)[..], &len.to_le_bytes()].concat()
 }
 
-/// Checks that no message of the peer completes an operation that a provider has accepted, and that its memory stays registered.
+/// Checks that messages of the peer do not complete an operation that a provider has accepted, and that its memory stays
+/// registered.
 fn only_the_provider_ends(
     slot: Slot,
     post: impl Fn(&Endpoint, &Region, &RemoteKey) -> Result<Outcome, PostError>,
@@ -138,7 +139,6 @@ cases! {
         assert_eq!(stage.end_of(&second), Some(Ok(5)), "an old answer ended a new operation");
     }
 
-    /// The answer of the right peer to the right get is written inside the get's range or is dropped.
     fn an_answer_to_a_get_writes_nowhere_but_in_its_range() {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let (_target, key) = stage.target(vec![7; 64]);

@@ -148,7 +148,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// No part of the operation is posted, for any lane that it waits for and any lane that has declined it.
     fn operation_queued_for_synchronous_lane_can_be_canceled() {
         let lanes = |at_once: fn(Lane) -> Lane| {
             let lane = |name, priority| at_once(Lane { priority, max_put: 16, ..Lane::memory(name) });
@@ -237,7 +236,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The fake provider records a fault if memory is released that such an operation uses.
     fn memory_of_operation_with_unknown_outcome_is_retained_until_close() {
         for lane in [Lane::whole("all"), Lane::whole("all").over_circuits()] {
             let stage = Stage::new(vec![lane]);

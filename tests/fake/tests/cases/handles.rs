@@ -1,4 +1,4 @@
-//! Tests of key handles: resolved once, bounded, and accepted only from the responder.
+//! Tests of key handles: their resolution, their bounds, and forged answers.
 
 use crate::cases;
 use crate::progress_thread::{comes, with_threads};
@@ -211,7 +211,6 @@ cases! {
         assert!(stage.ab.error().is_none());
     }
 
-    /// No state is kept for a peer that requests random keys, and all answers are the same.
     fn a_flood_of_questions_is_answered_and_costs_nothing_afterwards() {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));

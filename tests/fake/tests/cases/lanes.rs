@@ -97,7 +97,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// On a single lane the lane's own order suffices: a fence does not wait.
     fn on_one_lane_a_fence_is_the_lanes_own() {
         let stage = Stage::new(vec![Lane::whole("all").late(30)]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -113,7 +112,6 @@ cases! {
         assert_eq!((stage.end_of(&put), stage.end_of(&atomic)), (Some(Ok(0)), Some(Ok(0))));
     }
 
-    /// The failure of a locally completed operation is reported by the next flush, regardless of fences in between.
     fn a_fence_swallows_no_failure() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -148,7 +146,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The device may be notified of all pieces together; each last piece carries no flag that more pieces follow.
     fn all_but_the_last_piece_of_a_cut_transfer_say_that_more_follows() {
         for (len, many) in [(10, 1), (100, 1), (101, 2), (1000, 10), (6_600, 66)] {
             for slot in [Slot::Put, Slot::Get] {
@@ -200,7 +197,6 @@ cases! {
         }
     }
 
-    /// The next flush also reports the failure of a native put that had completed locally.
     fn failure_of_locally_completed_native_put_is_reported_by_flush() {
         let stage = Stage::new(vec![Lane::whole("all").late(5)]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -247,7 +243,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The provider of a failed endpoint may access memory of its operations until the endpoint is closed.
     fn memory_of_a_failed_endpoint_stays_until_the_provider_has_closed_it() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.hold(Slot::Get);
@@ -265,7 +260,6 @@ cases! {
         assert_eq!(stage.ab.send(1, 0, &[]).unwrap_err().status(), Status::TimedOut);
     }
 
-    /// The operation has ended for the application but not for the device: only the provider's completion frees the memory.
     fn region_of_failed_endpoint_closes_after_providers_completion() {
         for slot in [Slot::Put, Slot::Get] {
             let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").late(3)]);
@@ -321,7 +315,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// `Done` contains the value of a fetching atomic, and 0 for other operations, on every lane.
     fn an_atomic_without_a_result_brings_none() {
         for lane in [Lane::whole("all").late(2), Lane::whole("all").synchronous(), Lane::messages("all")] {
             let stage = Stage::new(vec![lane]);
@@ -331,7 +324,6 @@ cases! {
         }
     }
 
-    /// Each side has operations that wait at a fence, and waits for an answer of the other side.
     fn two_that_wait_at_fences_answer_each_other() {
         let stage = Stage::new(vec![Lane::messages("am").late(2)]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -426,7 +418,6 @@ cases! {
         }
     }
 
-    /// An operation waits for a lane that returns `Again`; it does not switch to another lane.
     fn operation_that_waits_for_room_stays_on_its_lane() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").late(2)]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -448,7 +439,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A provider completes operations with a status only, and reports the reason with the endpoint's failure.
     fn operations_fail_with_text_of_endpoint_failure() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.hold(Slot::Put);

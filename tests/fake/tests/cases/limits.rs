@@ -18,8 +18,8 @@ fn narrow() -> Lane {
     Lane { limits: LESS, ..Lane::whole("all") }
 }
 
-/// Posts messages of all lengths up to the longest, and puts and gets of several pieces; the fake provider records a fault for each
-/// operation that is too long.
+/// Posts messages of 0 to 100 bytes, which is the limit, and a put and a get of several pieces. The fake provider records a fault
+/// for each operation that is too long.
 #[track_caller]
 fn everything_fits(stage: &Stage) {
     assert_eq!(stage.ab.max_message().unwrap(), 100);

@@ -208,7 +208,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The bytes are sent in messages, and count in the queue only while they wait.
     fn notifying_put_longer_than_queue_bound_completes() {
         const LONG: usize = 40_000;
         let lanes = vec![Lane::messages("am"), Lane::memory("rma")];
@@ -259,7 +258,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// When the lane fails, queued puts use another lane, which does not notify by itself.
     fn notification_of_lost_lane_takes_another_route() {
         let a = Lane { priority: 9, ..Lane::memory("a").telling(32) };
         let stage = Stage::new(vec![Lane::messages("am"), a, Lane::memory("b").late(9)]);
@@ -318,7 +316,6 @@ cases! {
         }
     }
 
-    /// The guarantee also holds if lanes return `Again` at times.
     fn many_notifications_come_once_each_and_no_byte_is_late() {
         for (way, lanes) in ways() {
             let slow = lanes.into_iter().map(|lane| Lane { again: 400, ..lane }.late(6)).collect();

@@ -34,7 +34,6 @@ const BEHIND: [(&str, Behind); 5] = [
 ];
 
 cases! {
-    /// The wait ends with an event: a poll before the sleep finds no event.
     fn wait_for_operation_behind_fence_sleeps() {
         let rma = Lane::memory("rma").without_atomics().sleeping();
         let stage = Stage::new(vec![Lane::messages("am").sleeping(), rma]);
@@ -55,7 +54,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The operation ends when the other lane has completed, regardless of operations that wait before it.
     fn operation_on_other_route_behind_fence_waits_and_completes() {
         for waits in [false, true] {
             for (name, post) in BEHIND {
@@ -132,7 +130,6 @@ cases! {
         }
     }
 
-    /// An operation that falls back to messages keeps its position in the queue, before later fences.
     fn operation_without_lane_falls_back_to_messages_before_later_fences() {
         for fenced in [false, true] {
             let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").on_other_provider()]);

@@ -61,9 +61,9 @@ fn two_provider_lanes() -> Vec<Lane> {
     ]
 }
 
-/// Slots of objects that a worker opens later, or that belong to no worker: a rule for these slots names no interface. All other
-/// rules name the interface of `a`. A peer whose provider broke sends nothing more, and an operation that waits for that peer would
-/// not end.
+/// Slots of objects that a worker opens later, or that belong to no worker: a rule for these slots names no interface. Rules for
+/// the other slots name the interface of `a`. A peer whose provider broke sends nothing more, and an operation that waits for that
+/// peer would not end.
 const OF_NO_INTERFACE: [Slot; 9] = [
     Slot::Register,
     Slot::Deregister,
@@ -76,7 +76,7 @@ const OF_NO_INTERFACE: [Slot; 9] = [
     Slot::CloseDomain,
 ];
 
-/// Calls every slot of both lanes at `a`, as far as the slots accept calls. Returns the operations that were started.
+/// Makes calls at `a` that reach slots of both lanes. Returns the operations that were started.
 fn everything(
     stage: &Stage,
     (target, key): (&Region, &RemoteKey),
@@ -142,7 +142,7 @@ fn breaks_in(mut rule: Rule, lane: &'static str) -> bool {
     stage.world.was_refused(rule.slot)
 }
 
-/// The slots of this lane that the test covers: all except `poll`, whose calls are not counted.
+/// Slots that each have to be called on one of the two lanes. `poll` is tested separately.
 const SLOTS: [Slot; 25] = [
     Slot::Short,
     Slot::Packed,
@@ -352,7 +352,6 @@ cases! {
         assert!(stage.until(|| { let _ = worker.progress(); log.borrow().contains(&77) }));
     }
 
-    /// The endpoint fails with the first of its lanes, before the second lane is taken out of use.
     fn a_provider_that_broke_closes_nothing_of_any_of_its_lanes() {
         for over_circuits in [false, true] {
             let rma = Lane { to_endpoint: over_circuits, ..Lane::memory("rma") };
@@ -407,7 +406,6 @@ cases! {
         in_every_slot(u64::MAX);
     }
 
-    /// The provider is not called again after its panic, whether or not the slot can report an error.
     fn a_provider_that_has_panicked_in_any_slot_is_taken_out_and_no_other() {
         let mut list = Vec::new();
         for slot in SLOTS {
@@ -552,8 +550,6 @@ cases! {
         assert_eq!((world.left(), world.faults()), ([0; 5], Vec::new()));
     }
 
-    /// The payload of the RTS was lent, and is released before the handler runs. The handler may keep the rendezvous message
-    /// (`announcement`) and panic.
     fn lent_rts_is_released_once_for_any_handler() {
         let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
         let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();

@@ -234,8 +234,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Some pieces of the transfer are on a connection that ends: no further pieces are posted, and operations on other routes
-    /// continue.
     fn a_transfer_whose_lane_ends_before_all_of_it_is_posted_ends_alone() {
         for has_another in [false, true] {
             let a = Lane { priority: 9, max_put: 100, ..Lane::memory("a").over_circuits() };

@@ -321,7 +321,6 @@ cases! {
         });
     }
 
-    /// The helper will report in the slot of the transfer even after the transfer has ended, and still reads the memory.
     fn transfer_that_ended_early_leaves_slot_and_memory_to_helper() {
         const PATIENCE: Duration = Duration::from_secs(60);
         while_the_helper_stands_still(|standing| {
@@ -349,8 +348,6 @@ cases! {
         });
     }
 
-    /// The connection is gone, but only the kernel knows whether the process has ended. If no lane can ask the kernel, the end of
-    /// the connection decides.
     fn disconnected_helper_keeps_slot_until_its_process_is_gone() {
         for says in [Status::PeerFailed, Status::Declined, Status::Unreachable] {
             while_the_helper_stands_still(|standing| {
@@ -462,8 +459,6 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// A number is reused after 65 535 requests. At most 65 535 requests can be unread, if requests that were never sent use no
-    /// number.
     fn unreachable_helper_uses_up_no_request_number() {
         let world = World::new(1, over_wire());
         let (at_a, at_b) = (over_three(world), over_three(world));
@@ -500,8 +495,6 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// One call copies a bounded number of pieces and the next call continues, regardless of the number of transfers that need
-    /// help.
     fn progress_call_copies_bounded_part_of_help_requests() {
         // The maximum number of pieces in progress, times the maximum number of chunks in a piece.
         const BOUND: u64 = 8 * 16;

@@ -1,5 +1,5 @@
-//! Small puts and gets to a target that has promised to poll often. The core emulates them by messages if messages are faster than
-//! the module that reaches the target's memory. Without that promise the core never does so.
+//! Small puts and gets to a target that has promised to poll often. The core emulates them by messages up to the length for which
+//! it estimates that messages are faster than the target's memory lane.
 
 use crate::cases;
 use crate::notify::with_minor;
@@ -12,7 +12,7 @@ use tieline_plugin_api::abi::EndpointLimits;
 use tieline_plugin_api::caps::PASSIVE_TARGET;
 
 const PROMISE: (&str, &str) = ("TIELINE_POLLS_OFTEN", "on");
-/// A stated cost of the lane for which messages are faster up to `UP_TO` bytes.
+/// A stated cost of the memory lane, with which messages are faster up to `UP_TO` bytes.
 const SLOW_NS: f64 = 550.0;
 const UP_TO: usize = 64;
 const BY_BOTH: &str = "fake:rma/rma, up to 64 bytes emulated over fake:am/am";
@@ -102,7 +102,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A module that completes later has many operations in flight together, so the latency of a single operation does not decide.
     fn a_module_that_ends_later_keeps_what_is_small() {
         let stage = with(Lane { slow_ns: 1e9, ..Lane::memory("rma").late(3) });
         let (target, key) = stage.target(vec![0; 64]);
@@ -228,7 +227,6 @@ cases! {
         }
     }
 
-    /// The notification is in the message with the bytes, unless an earlier operation takes another route.
     fn small_notifying_put_is_one_message_and_waits_for_other_routes() {
         let lanes = vec![Lane::messages("am"), Lane { priority: 9, ..slow() }, Lane::memory("late")];
         let stage = Stage::with_each(lanes, &[], &[PROMISE]);
@@ -280,7 +278,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The target breaks its promise to poll: operations that need no answer do not wait for one.
     fn pausing_target_delays_few_small_operations_only() {
         let stage = promised();
         let (target, key) = stage.target(vec![0; 200]);
@@ -476,7 +473,6 @@ cases! {
         }
     }
 
-    /// Mapped memory, and a module whose stated costs are equally low, is accessed without messages.
     fn a_module_that_is_quick_does_what_is_small_too() {
         let quick = vec![Lane::messages("am"), Lane::memory("rma").synchronous()];
         let stage = Stage::with(quick, &[PROMISE]);
@@ -485,7 +481,6 @@ cases! {
         assert!(stage.ab.put_bytes(&[1; 8], &key, 0).unwrap().is_done());
     }
 
-    /// The core uses the module for small operations again if there is no message lane whose costs were compared.
     fn a_lane_that_ends_leaves_what_is_small_to_messages_and_to_the_next_lane() {
         let memory = |name, priority| Lane { priority, name, module: name, ..slow() };
         let lanes = vec![Lane::messages("am"), memory("a", 9), Lane { slow_ns: 0.0, ..memory("b", 1) }];
@@ -502,7 +497,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A lane that delivers bytes only when the target polls is compared with messages by cost, like any other lane.
     fn a_lane_that_needs_the_targets_progress_itself_is_compared_like_others() {
         let stage = with(Lane { caps: slow().caps & !PASSIVE_TARGET, ..slow() });
         let (target, key) = stage.target(vec![0; 64]);

@@ -9,7 +9,7 @@ use tieline::{
 };
 use tieline_fake::{Lane, World};
 
-/// The number of polls after which an event counts as never happening; every due event happens within some tens of polls.
+/// The number of polls after which an event counts as never happening.
 const NEVER: usize = 5_000;
 
 pub(crate) fn context(world: &'static World, settings: &[(&str, &str)]) -> Context {
@@ -103,7 +103,7 @@ impl Stage {
         self.a.progress() + self.b.progress()
     }
 
-    /// Makes progress on both workers until every due event has happened.
+    /// Makes 200 progress calls on each worker.
     pub(crate) fn settle(&self) {
         for _ in 0..200 {
             let _ = self.turn();

@@ -1,4 +1,4 @@
-//! Tests of atomics over a device that only swaps whole 64-bit words: all other atomics are composed of swaps.
+//! Tests of atomics over a device that only swaps 64-bit words.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -123,8 +123,6 @@ cases! {
         assert_eq!(stage.a.pending(), 0, "nothing is left of it");
     }
 
-    /// If the module does not promise coherence, its atomics are not coherent with those of the owner and its neighbours, which use
-    /// the processor.
     fn masks_of_a_module_that_promises_no_atomics_are_not_used() {
         let lane = Lane::memory("rma");
         let lane = Lane { caps: lane.caps & !caps::ATOMICS, ..lane };

@@ -1,4 +1,4 @@
-//! Tests of a worker that connects to itself: a new endpoint reuses an idle connection.
+//! Tests of a worker that connects to itself: a new endpoint may reuse an idle connection.
 
 use crate::cases;
 use crate::stage::Stage;

@@ -112,7 +112,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// If the worker flushed one endpoint after the other, each flush would wait for all earlier flushes.
     fn a_workers_flush_asks_all_endpoints_before_it_waits_for_one() {
         const ENOUGH: u32 = 1000;
         thread_local! {
@@ -152,7 +151,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The rules for calls from handlers do not depend on the speed of the lane.
     fn rules_for_waiting_in_handlers_do_not_depend_on_provider() {
         let results = |lane: Lane| {
             let stage = Stage::new(vec![lane]);
@@ -214,7 +212,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Short payloads are stored inside the kept object, longer payloads outside; both remain valid when the object moves.
     fn kept_payload_has_its_bytes_at_any_length_and_place() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();
@@ -236,7 +233,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The leave is reported once, when the last connection of the peer is closed, and after all of its messages.
     fn orderly_leave_of_peer_is_reported_without_error() {
         let stage = Stage::new(vec![Lane::whole("all").late(3)]);
         let second = stage.a.connect(&stage.b.address().unwrap()).unwrap();
@@ -339,8 +335,6 @@ cases! {
         }
     }
 
-    /// A third party's report about a process on this host is forwarded when this worker has observed the end, or has no endpoint
-    /// left that observes the process.
     fn peer_is_reported_gone_after_its_last_observing_endpoint() {
         for end in [None, Some(Status::PeerFailed), Some(Status::Closed)] {
             let whole = Lane::whole("all");
@@ -417,7 +411,6 @@ cases! {
         assert_eq!(*told.borrow(), ["failed"]);
     }
 
-    /// A connection request that the lane refuses with `Again` is retried, and the operations that wait for it stay in order.
     fn a_connection_without_room_is_made_later() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let log = stage.log_at_b(5);
@@ -502,7 +495,6 @@ cases! {
         assert_eq!(*log.borrow(), [42]);
     }
 
-    /// Each endpoint fails by its own connection, which the kernel closes. The application is notified once per worker.
     fn a_process_that_died_ends_every_endpoint_that_leads_to_it() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let second = stage.at_b.worker().unwrap();
@@ -534,7 +526,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The cause may be the end of one worker, or a peer that claims to be another one: neither ends the other endpoints.
     fn connection_with_dead_other_end_fails_alone() {
         let stage = Stage::new(vec![Lane::whole("all").synchronous()]);
         let (target, key) = stage.target(vec![0; 8]);
@@ -560,7 +551,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The handler that reports the failure panics: the connection has ended nevertheless.
     fn failed_peer_is_gone_although_its_handler_panics() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let left = Rc::new(RefCell::new(0));

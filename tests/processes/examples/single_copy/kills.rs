@@ -1,4 +1,4 @@
-//! Tests that kill processes at every step of a single copy, on either side.
+//! Tests that kill a process at the steps of a single copy, on either side.
 
 use crate::provider::{CMA, KNEM, SingleCopy, XPMEM, launch, open};
 use tieline_processes::node::nothing_leaks;
@@ -22,7 +22,8 @@ fn kills_at_every_step_of_copies_by_cma_leave_survivors_at_work() -> Verdict {
     kills(&CMA, 3)
 }
 
-/// The number of rounds, with 11 kills in each. `cargo xtask lab kills --repeat 5` makes 330 kills of each kind.
+/// The number of rounds over the kernel modules, with 11 kills in each. `cargo xtask lab kills --repeat 5` makes 330 kills of each
+/// kind.
 const ROUNDS: usize = 6;
 
 pub(crate) const LEN: usize = 64 << 10;
@@ -36,16 +37,16 @@ pub(crate) enum Step {
     Packed,
     /// The accessor has imported the key, and has copied nothing yet.
     Imported,
-    /// The owner got `Busy` when it tried to close its memory during the copy.
+    /// The accessor has stopped in the middle of a copy.
     Copying,
-    /// The survivors: one process copies from and to memory of the other, and the two exchange messages.
+    /// The accessor has stopped in the middle of a copy, and the owner got `Busy` when it tried to close its memory.
     Closing,
 }
 
 pub(crate) const STEPS: [Step; 5] =
     [Step::Registered, Step::Packed, Step::Imported, Step::Copying, Step::Closing];
 
-/// The survivors: one copies from and to memory of the other, and they exchange messages.
+/// The survivors: one process copies from and to memory of the other, and the two exchange messages.
 pub(crate) struct Survivors<'a> {
     over: &'a SingleCopy,
     pub(crate) accessor: Node,

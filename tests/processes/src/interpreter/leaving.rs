@@ -66,7 +66,7 @@ impl Node {
                 let time = Duration::from_millis(number(time) as u64);
                 let _ = self.worker().wait_until(|| false, Some(time))?;
             }
-            // Sleeps for so many milliseconds. Returns how often the sleep ended.
+            // `sleeps` sleeps for `time` milliseconds. Returns the number of times that the sleep ended early.
             ["sleeps", time] => {
                 let until = Instant::now() + Duration::from_millis(number(time) as u64);
                 let mut ends = 0;

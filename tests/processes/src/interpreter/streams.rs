@@ -1,4 +1,4 @@
-//! Orders that detect every loss, duplicate, reordering and changed byte.
+//! Orders that detect loss, duplicates, reordering and changed bytes.
 
 use super::{COUNTED, EXACT, Node, Seen, find, number, pattern, unhex};
 use std::collections::VecDeque;

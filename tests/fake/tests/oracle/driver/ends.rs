@@ -5,8 +5,7 @@ use crate::program::{Handler, Put, Send, Step};
 use std::time::{Duration, Instant};
 use tieline::Status;
 
-/// The time limit for real transports, which need time beyond that number of turns, because the other side has threads of its own
-/// or uses the kernel's.
+/// The time limit for real transports, whose other side may have threads of its own or use the kernel's.
 const ELSEWHERE: Duration = Duration::from_secs(20);
 
 fn idle_steps(end: usize) -> [Step; 4] {
@@ -157,7 +156,7 @@ impl Run {
         self.close_all()
     }
 
-    /// Posts a step on an idle endpoint, which accepts it immediately or after a few turns, because its lanes may refuse at times.
+    /// Posts a step on an idle endpoint until the step is accepted, since its lanes may refuse at times.
     fn taken(&mut self, end: usize, step: Step) -> Result<(), String> {
         for _ in 0..50 {
             let before = self.refusals;

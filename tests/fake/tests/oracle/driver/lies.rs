@@ -1,5 +1,5 @@
-//! Forged messages: unsolicited answers, and messages of the library with one field changed. Each forged message refers to a
-//! separate region, the prey. A forged message must not affect the rest of the program.
+//! Forged messages: unsolicited answers, and messages of the library with one field changed. They refer to separate memory, the
+//! prey.
 
 use super::long::NOT_SENT;
 use super::{ENDS, Run, progress};

@@ -1,4 +1,4 @@
-//! The close of workers: every operation that was done or pending is at the target, or is reported as lost.
+//! The close of workers: operations that were done or pending are at the target, or are reported as lost.
 
 use super::{ENDS, End, NEVER, Open, Run, WAITING, What, progress};
 use std::rc::Rc;
