@@ -1,5 +1,5 @@
 //! Tests of `tieline run --hosts`: over a real sshd on loopback, over network namespaces, and over a substitute for ssh that starts
-//! the shell on this host. Each test starts its own program again for the ranks.
+//! the shell on this host. The tests start their own program again for the ranks, or a shell script.
 
 #[path = "hosts/sshd.rs"]
 mod sshd;

@@ -1,5 +1,5 @@
-//! Tests with the launchers of other projects: mpirun with its PMIx server, and a real Slurm of two nodes that the test starts.
-//! Each test starts its own program again for the ranks.
+//! Tests with the launchers of other projects: mpirun with its PMIx server, and a real Slurm of two nodes that the test starts. The
+//! tests start their own program again for the ranks.
 
 #[path = "launchers/slurm.rs"]
 mod slurm;

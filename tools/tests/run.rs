@@ -1,5 +1,5 @@
-//! Tests of `tieline run` with real processes. Each test starts its own program again as the job: a process with `TIELINE_RANK` is
-//! a rank, and the process without it observes the ranks.
+//! Tests of `tieline run` with real processes. A job is a shell script or this program: a process of it with `TIELINE_RANK` is a
+//! rank, and the process without it observes the ranks.
 
 mod support;
 

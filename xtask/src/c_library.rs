@@ -1,8 +1,7 @@
 //! Links `libtieline.so.0` from the static library that cargo builds from `capi/`.
 //!
 //! The C compiler links the library with a version script made from `capi/libtieline.symbols`: the symbols in that file are
-//! exported, each with its version, and no others. The result does not depend on the linker or on rustc's linker options.
-//! [`check_exports`] compares the exports of the result with the file.
+//! exported, each with its version, and no others. [`check_exports`] compares the exports of the result with the file.
 
 use crate::sh::{Outcome, capture, command, make_folder, on, read, root, run, target, write};
 use std::collections::BTreeMap;

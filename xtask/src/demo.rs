@@ -1,4 +1,4 @@
-//! `cargo xtask demo [FILE]`: builds a fresh clone, and moves real data between two processes.
+//! `cargo xtask demo [FILE]`: builds the command and some providers, and moves a file between two processes.
 
 use crate::setup;
 use crate::sh::{
@@ -53,7 +53,7 @@ pub(crate) fn run(file: Option<&str>) -> Outcome {
     Ok(())
 }
 
-/// Runs the demo as one step of `cargo xtask test`; all data that it moves is verified.
+/// Runs the demo as one step of `cargo xtask test`.
 pub(crate) fn check() -> crate::check::Count {
     crate::check::Count::one(run(None))
 }

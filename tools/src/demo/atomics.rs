@@ -1,4 +1,4 @@
-//! Both processes increment one counter at the same time. Every increment must be counted, and every value must be fetched once.
+//! Both processes increment one counter at the same time. Every increment must be counted.
 
 use super::pair::Pair;
 use super::show::Show;

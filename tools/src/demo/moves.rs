@@ -1,4 +1,4 @@
-//! Moves the file from rank 0 to rank 1 by message, by put and by get, and compares rank 1's checksum after each.
+//! Moves the file from rank 0 to rank 1 by message, by put and by get, and compares the checksums.
 
 use super::hash::hash;
 use super::pair::{PIECE, Pair};

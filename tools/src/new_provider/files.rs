@@ -109,7 +109,7 @@ fn rust(name: &str) -> Vec<(String, String)> {
     files.map(|(file, text)| (file.to_owned(), changed(text))).into()
 }
 
-/// Replaces each of these words in one pass: replacements are not searched again.
+/// Replaces these words in one pass: replacements are not searched again.
 fn replaced(text: &str, words: &[(&str, String)]) -> String {
     let (mut whole, mut left) = (String::with_capacity(text.len()), text);
     let next = |left: &str| {
@@ -128,7 +128,7 @@ fn variable(name: &str) -> String {
     name.to_uppercase().replace('-', "_")
 }
 
-/// Returns the author of the package, if Debian's tools know a name.
+/// Returns the author of the package from the variables of Debian's tools, or a placeholder.
 pub(super) fn author() -> String {
     let word = |name: &str| std::env::var(name).ok().filter(|word| !word.is_empty());
     named(word("DEBFULLNAME"), word("DEBEMAIL"))

@@ -1,5 +1,5 @@
-//! The control connection between the measuring process and its peer, a pipe or a TCP connection. The connection carries one JSON
-//! object per line: requests and replies with addresses and keys, but no measured data.
+//! The control connection between the measuring process and its peer, a pipe or a TCP connection. The connection carries requests
+//! and replies, one JSON object per line, and empty lines as signs of life, but no measured data.
 
 use super::args::{Memory, Test};
 use crate::{sys, system_error};

@@ -1,5 +1,5 @@
 //! `tieline perf --all-pairs`: measures messages between each two ranks of a job, one pair after the other, to find a slow host or
-//! link. The other ranks sleep during a measurement.
+//! link. During a measurement the other ranks wait, with pauses between their polls.
 
 use super::args::{Args, Memory, Test};
 use super::control::Spec;

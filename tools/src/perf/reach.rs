@@ -1,5 +1,5 @@
 //! `tieline check` without a file: checks whether this process can communicate with itself and with another process, with the
-//! present settings, over every path that it has.
+//! present settings and over single providers.
 
 use super::args::{Limit, Memory, Test};
 use super::control::{Peer, Reply, Request, Spec};

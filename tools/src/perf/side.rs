@@ -69,7 +69,7 @@ pub(crate) mod pattern {
         payload.iter().enumerate().all(|(at, byte)| *byte == expected(number, at))
     }
 
-    /// Returns the byte at a position, which differs between successive numbers and between positions.
+    /// Returns the byte of a payload at a position.
     fn expected(number: u64, at: usize) -> u8 {
         (number as u8).wrapping_add((at as u8).wrapping_mul(37)).wrapping_add((at >> 8) as u8)
     }
@@ -156,7 +156,7 @@ impl<'a> Side<'a> {
         if steps % STEPS == 0 { self.look() } else { Ok(()) }
     }
 
-    /// Makes progress until `done` returns true, and checks the other process at intervals.
+    /// Makes progress until `done` returns true. If that takes long, checks the other process at intervals.
     #[inline]
     pub(crate) fn wait_until(&self, mut done: impl FnMut() -> bool) -> Result<(), Error> {
         while !self.worker.wait_until(&mut done, Some(LOOK))? {

@@ -32,7 +32,7 @@ const END: u8 = 0x1e;
 /// The interval at which the launcher retries writing a script to a full pipe.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// The maximum length of a line that a host may print before the program starts.
+/// The maximum number of bytes of a line that are kept while the host's greeting is skipped.
 const GREETING: usize = 64 << 10;
 
 /// The connection to the shell, and the shell's report at the end. No call of this type waits.

@@ -2,8 +2,8 @@
 //! comparison uses the same RDMA device of two hosts of the lab.
 //!
 //! A group is measured round by round (A B C, A B C, ...), so that a disturbance affects all members of the group. The table
-//! contains the median of the rounds; the JSON also contains the best and every round. A rival that is not installed is omitted and
-//! reported as missing.
+//! contains the median of the rounds; the JSON also contains the best and every round. A rival whose program is not installed is
+//! omitted and reported as missing.
 
 mod groups;
 mod lab;
@@ -55,7 +55,7 @@ pub(crate) struct Series {
     pub(crate) label: String,
     pub(crate) unit: Unit,
     pub(crate) rounds: Vec<f64>,
-    /// The placement of the processors before each round that was measured.
+    /// The placement of the processors during each round that was measured.
     pub(crate) placements: Vec<Placement>,
     pub(crate) missing: Option<String>,
 }

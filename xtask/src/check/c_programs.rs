@@ -6,9 +6,9 @@ use crate::sh::{Outcome, command, files_of, root, run, target, which};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// The program with all errors that a caller can make.
+/// The program with errors that a caller can make.
 const MISUSE: &str = "capi/tests/misuse.c";
-/// The program that makes each call at least once.
+/// The program that covers the calls of the library.
 const SURFACE: &str = "capi/tests/surface.c";
 /// The program with two processes that connect by their own exchange.
 const EXCHANGE: &str = "capi/tests/own_exchange.c";

@@ -1,5 +1,5 @@
-//! Every example of the library, in Rust and in C, and one of the test runtime runs unchanged under every way to start a job:
-//! `tieline run`, a bootstrap by hand, and mpirun. The C examples are compiled as C and as C++.
+//! Runs the examples of the library, in Rust and in C, and those of the test runtime, except [`NO_JOBS`], under several ways to
+//! start a job: `tieline run`, a bootstrap by hand, and mpirun. The C examples are also compiled as C++, and run once.
 
 use super::{Count, c_programs, least, quiet, suite};
 use crate::sh::{Outcome, command, read, target, which};

@@ -3,7 +3,7 @@
 //! `core/examples/instructions.rs` is the program that is counted. `instructions list` prints the names of its cases, one per line;
 //! `instructions CASE N` runs the case N times, and callgrind counts the instructions inside `measured_CASE`, except for functions
 //! that a [`Subject`] excludes. Two runs with different N are counted, so that the difference excludes the additional cost of the
-//! first calls. The providers are the files of this build, so that every call crosses into a `.so`.
+//! first calls. The providers are files of this build, so that calls of a provider cross into a `.so`.
 //!
 //! If a case needs a library or a device, a test over a double is counted in the same manner, without the double's instructions:
 //! [`played`]. The test runs its cases in turn; `TIELINE_COUNTED` states the number of repetitions.

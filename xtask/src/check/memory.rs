@@ -1,5 +1,6 @@
-//! Checks rules for the core's memory that the compiler does not check. A function that can be misused must be `unsafe`. Bytes that
-//! other threads or processes may write during a copy are copied in one place only.
+//! Checks rules for the memory of `core` and `host` that the compiler does not check. A function that takes a raw address or event,
+//! or returns a span, must be `unsafe`, with listed exceptions. Files with bytes that others may write during a copy use
+//! `copy_shared`.
 
 use super::rules::{is_test, without_tests};
 
@@ -33,8 +34,8 @@ const PLAIN: &str = "copy_nonoverlapping copy_to_nonoverlapping copy_from_nonove
 const RAW: &[&str] =
     &["*mut ", "*const ", " Event", "&Event", "[Event]", "Polled", "RawEndpoint", "[Iov]"];
 
-/// Returns the safe functions of the core's unsafe files that take a raw address or event, or return a span that outlives its
-/// memory.
+/// Returns the safe functions of the unsafe files of `core` and `host` that take a raw address or event, or return a span, and are
+/// not listed.
 pub(super) fn misusable(texts: &[(String, String)]) -> Vec<String> {
     let mut wrong = Vec::new();
     let is_unsafe_file = |name: &str| {

@@ -2,7 +2,7 @@
 //! frequently.
 //!
 //! A check that fails does not end the run: the last line counts all checks. A check that cannot run here counts as skipped, with
-//! its reason. Long checks, and those that boot virtual machines, run only with `--selection` and `--all`.
+//! its reason. Long checks, and those that boot virtual machines, run with `--selection` or `--all`, or by name.
 
 mod c_programs;
 mod changed;
@@ -66,13 +66,13 @@ impl From<Outcome<Count>> for Count {
 
 #[derive(Clone, Copy, PartialEq)]
 enum When {
-    /// The check runs in `cargo xtask test`, and in all larger runs.
+    /// The check runs in `cargo xtask test`, in `--all`, and by name.
     Test,
-    /// The check runs in `cargo xtask test --selection` and `--all`.
+    /// The check runs in `cargo xtask test --selection` and `--all`, and by name.
     Selection,
     /// The check runs only in `cargo xtask test --selection`, and is a part of a check of `--all`.
     Part,
-    /// The check runs only in `cargo xtask test --all`.
+    /// The check runs in `cargo xtask test --all`, and by name.
     All,
 }
 
@@ -165,7 +165,7 @@ const CHECKS: &[Check] = &[
     ),
 ];
 
-/// Runs a check if it is the turn of its part at this commit. `--selection` runs each part for every fourth commit.
+/// Runs a check if it is the turn of its part at this commit.
 fn in_turn(part: usize, check: fn() -> Count) -> Count {
     match lab::turn() {
         turn if turn == part => check(),

@@ -1,15 +1,16 @@
-//! Checks the rules of CONTRIBUTING.md that a compiler does not check: the length of files, and sleeps in tests. An exception is
-//! listed here with its reason. The manifests state which package may use which.
+//! Checks rules that a compiler does not check: the length of files, sleeps in tests, the order of the core's modules and cycles of
+//! files, memory, statics, and the quotes of the page for operators. Exceptions are listed with their reasons. The manifests state
+//! which package may use which.
 
 use super::{Count, circles, memory, quotes, statics};
 use crate::package::known_to_git;
 use crate::sh::{read, root};
 
 const LONGEST: usize = 550;
-/// The maximum number of lines in a test's file, which consists of successive cases.
+/// The maximum number of lines in the file of a test, or of code that only tests use.
 const LONGEST_TEST: usize = 600;
 
-/// The files that may be longer, with their maximum length.
+/// The files that may be longer, with their maximum length and the reason.
 const LONG: &[(&str, usize, &str)] = &[
     ("plugin-api/src/abi.rs", 600, "the whole ABI in one place"),
     ("plugin-api/src/provider.rs", 600, "every trait of a provider"),

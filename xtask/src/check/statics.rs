@@ -1,5 +1,6 @@
 //! Checks locks of the whole process: in a forked child, a lock that another thread held stays locked forever, and so does a value
-//! that another thread was initializing. A `static` of such a type must therefore be in a `PerProcess`, or be listed here.
+//! that another thread was initializing. A `static` of such a type must therefore be in a `PerProcess`, or be listed here. Tests
+//! and [`ELSEWHERE`] are exempt.
 
 use super::rules::{is_test, without_tests};
 
@@ -17,7 +18,7 @@ const KNOWN: &[(&str, usize, &str)] = &[
     ("tools/src/sys.rs", 1, "the command forks nothing that opens a context"),
 ];
 
-/// The folders whose code no forked child runs, beside tests.
+/// The folders whose code no forked child runs, besides tests.
 const ELSEWHERE: [&str; 4] = ["conformance/", "docs/", "tools/templates/", "xtask/"];
 
 pub(super) fn locked_for_ever(texts: &[(String, String)]) -> Vec<String> {

@@ -1,5 +1,5 @@
-//! The test suites. All except loom are built in the development profile with the same features, so that no package is built
-//! twice. Results are counted per test.
+//! The test suites. Except for loom, they are built in the development profile with the same features, so that packages are not
+//! built twice. Results are counted per test.
 
 use super::{Count, least};
 use crate::sh::{LIMIT, Outcome, cargo, command, lines, packages, target, which, within};
@@ -8,14 +8,14 @@ use std::process::Command;
 use std::sync::OnceLock;
 use tieline_testing::{built, hang};
 
-/// The features with hooks by which tests end or stop a process. Every suite is built with these features, so that no package is
-/// built twice.
+/// The features with hooks by which tests end or stop a process. The suites except loom are built with these features, so that
+/// packages are not built twice.
 pub(super) const HOOKS: [&str; 2] = [
     "--features",
     "tieline-provider-shm/test-hooks,tieline-provider-shm-cma/test-hooks,tieline-processes/test-hooks",
 ];
 
-/// Builds all files that tests run: the command, the provider files, the examples, and the tests.
+/// Builds the files that tests run: the command, the provider files, the examples, and the tests.
 pub(super) fn build() -> Count {
     Count::one(built().clone())
 }
@@ -39,7 +39,7 @@ pub(super) fn with_build(check: impl FnOnce() -> Count) -> Count {
     }
 }
 
-/// Builds the programs of the lab's hosts, if only the lab runs: the same files as [`build`] makes.
+/// Builds the programs of the lab's hosts, if only the lab runs: the same files as [`build`] makes, without the tests.
 pub(crate) fn build_for_the_lab() -> Count {
     println!("building what the lab runs");
     let args = ["build", "--workspace", "--lib", "--bins", "--examples"];
@@ -89,7 +89,7 @@ fn test_programs() -> Outcome<Vec<String>> {
     Ok(names)
 }
 
-/// The packages whose test programs have their own runners: [`processes_and_conformance`].
+/// The packages whose test programs have their own runners: see [`processes_and_conformance`].
 const OTHERS: [&str; 2] = ["tieline-processes", "tieline-conformance"];
 
 /// Runs the tests in the libraries and programs of these packages and of the packages that depend on them; without cargo-nextest,
@@ -103,8 +103,8 @@ pub(super) fn unit_tests(packages: &[String]) -> Count {
     libtest(cargo(&["test", "--no-fail-fast"]).args(units).args(HOOKS))
 }
 
-/// Runs the tests with real processes and, at the same time, the conformance suite over every provider of the workspace: each
-/// leaves the processors idle while it waits.
+/// Runs the tests with real processes and, at the same time, the tests of the conformance suite over providers: each leaves the
+/// processors idle while it waits.
 pub(super) fn processes_and_conformance() -> Count {
     let conformance =
         || least::or_failed("conformance", built_tests(&["providers", "networks"], ""));
@@ -117,7 +117,7 @@ pub(super) fn processes_and_conformance() -> Count {
     })
 }
 
-/// Breaks each promise of the conformance suite once, and checks that the suite detects the violation.
+/// Runs the conformance suite on providers with known bugs, each of which the suite has to detect.
 pub(super) fn mutations() -> Count {
     least::or_failed("mutations", built_tests(&["mutations"], ""))
 }

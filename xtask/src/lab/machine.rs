@@ -23,7 +23,7 @@ const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// The time limit for a host to write its state and to end a test that is over.
 const TO_END: Duration = Duration::from_secs(30);
 
-/// The directories that the hosts mount: the scripts of the lab, cargo's build directory, and the directory of results.
+/// The place at which the hosts mount the scripts of the lab; below, those of cargo's build directory and of the results.
 pub(super) const SCRIPTS: &str = "/run/tieline/scripts";
 const TARGET: &str = "/run/tieline/target";
 pub(super) const RESULTS: &str = "/run/lab";
@@ -108,7 +108,7 @@ pub(super) struct Ended {
     pub(super) story: Story,
 }
 
-/// Makes a directory for the results of this run, and removes the results of earlier runs.
+/// Makes a directory for the results of this run, and removes the results of runs whose process has ended.
 pub(super) fn results() -> Outcome<PathBuf> {
     let all = folder();
     make_folder(&all)?;
@@ -191,8 +191,8 @@ impl Lab {
         Ok(self.end(going))
     }
 
-    /// Runs tests of one host each. The tests run one after another, on the maximum number of hosts that this machine can emulate
-    /// at the same time. Reports the end of each test. Returns the tests for which no usable host is left.
+    /// Runs tests of one host each, on several hosts at the same time, as many as this machine can emulate. Reports the end of each
+    /// test. Returns the tests for which no usable host is left.
     pub(super) fn run_alone(
         &mut self,
         tests: &mut VecDeque<Test>,

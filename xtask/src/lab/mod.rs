@@ -68,7 +68,7 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
     closing_line(&count).map_err(|_| count.failed.join("; "))
 }
 
-/// Runs the lab as one step of `cargo xtask test`: every failure and every skipped test is named.
+/// Runs the lab as one step of `cargo xtask test`.
 pub(crate) fn check(selection: Selection) -> Count {
     let wish = Wish { what: What::Tests(selection), ..Wish::default() };
     wish.tried().into()

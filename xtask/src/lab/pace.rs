@@ -1,6 +1,6 @@
 //! The slowness of this machine. Deadlines detect hangs, and must not end tests on slow hosts. Each deadline is stated for an idle
-//! machine, and multiplied by a factor that is derived from the boot time of the hosts. A deadline does not advance while a host
-//! waits for a processor of this machine.
+//! machine, and multiplied by a factor that is derived from the boot time of the hosts. The time for which a host waits for a
+//! processor of this machine does not count.
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Runs tests one after another, on hosts that the tests share.
+//! Runs tests on hosts that the tests share.
 
 use super::machine::{Ended, Lab, NOT_UP};
 use super::test::{Chance, Test, Verdict};

@@ -1,7 +1,7 @@
-//! Makes Debian's source package, which contains everything that a machine without a network needs to build the packages.
+//! Makes Debian's source package, which builds the packages without a network.
 //!
-//! The sources are the files that git knows, in one archive; the required crates are in a second archive, which is unpacked to
-//! `vendor` in the tree, where `debian/rules` expects them.
+//! The sources are files that git knows, in one archive; the required crates are in a second archive, which is unpacked to `vendor`
+//! in the tree, where `debian/rules` expects them.
 
 use super::{build, deb};
 use crate::sh::{

@@ -1,4 +1,4 @@
-//! Makes the staged tree from which every package is made, with the paths of the installation.
+//! Makes the staged tree from which packages are made, with the paths of the installation.
 
 use super::{build, notices};
 use crate::install::PROVIDERS;

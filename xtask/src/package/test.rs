@@ -1,7 +1,7 @@
 //! `cargo xtask package test`: tests the packages in roots in which the project was never installed.
 //!
-//! mmdebstrap makes a root once, and an archive of it is kept in `target/packages/roots`. Each test unpacks the root again, and the
-//! steps of `packaging/test` run in it, in order: a step is a shell script whose first line describes it.
+//! mmdebstrap makes a root once, and an archive of it is kept in `target/packages/roots`. A test unpacks the root again, and steps
+//! of `packaging/test` run in it, in order: a step is a shell script whose first line describes it.
 
 use super::{build, deb, rpm, source, there};
 use crate::check::Count;
@@ -17,13 +17,13 @@ const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 /// The packages that the steps need in a root: the tools of a provider's author, and programs that inspect files.
 const INCLUDE: &str = "build-essential,debhelper,pkg-config,iproute2,rpm";
 
-/// The root in which the source package is built: the oldest release whose compiler suffices, and the additional packages.
+/// The release of the root in which the source package is built: the oldest one whose compiler suffices.
 const BUILDS: &str = "trixie";
 const COMPILER: &str = "cargo,rustc";
 
 const ARCHIVE: &str = "http://deb.debian.org/debian";
 
-/// Runs all tests, or those that are named: a release, `rpm`, or `source`.
+/// Runs the tests, or those that are named: a release, `rpm`, or `source`.
 pub(crate) fn run(named: &[&str]) -> Count {
     if let Err(text) = known(named) {
         return Count::one(Err(text));

@@ -75,7 +75,7 @@ pub(crate) fn run_messages(
     Ok((samples, message_path(side)?))
 }
 
-/// Measures messages of one thread to itself: each time is that of one message, from the call that sends to the end of the handler.
+/// Measures messages of one thread to itself, from the call that sends to the end of the handler.
 pub(crate) fn to_itself(
     size: usize,
     limit: Limit,

@@ -1,9 +1,9 @@
 //! `cargo xtask bench --lab`: compares Tieline with perftest and UCX on the same soft RoCE device, between two hosts of the lab. On
-//! one host, it compares the single-copy providers with loops without Tieline (`copies.rs`). The hosts are emulated, so only the
-//! ratio of two figures of one run is meaningful, never a time.
+//! one host, it compares the single-copy providers with loops without Tieline (`copies.rs`). The hosts are emulated, so the ratio
+//! of two figures of one run is meaningful, and a time is not.
 //!
-//! All rounds of a group are one script, so that the hosts do not change between two measurements. A figure is the program's own
-//! value (its median time, its average bandwidth); the table contains the median of the rounds.
+//! All rounds of a group are one script, so that the hosts do not change between two measurements. A figure of speed is the
+//! program's own value (its median time, its average bandwidth); the table contains the median of the rounds.
 
 mod copies;
 mod groups;

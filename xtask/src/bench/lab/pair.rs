@@ -17,8 +17,8 @@ pub(super) enum Figure {
     P50,
     Rate,
     Bandwidth,
-    /// Instructions from doorbell to doorbell. The text is the first arguments of `steps`. The function accepts a count by the number
-    /// of entries into the driver.
+    /// Instructions from doorbell to doorbell. The text is the first arguments of `steps`: the number of doorbells that pass before
+    /// counting, and the number that is counted. The function accepts a count by the number of entries into the driver.
     Steps(&'static str, fn(u64) -> bool),
 }
 
@@ -40,14 +40,11 @@ pub(super) struct Pair {
     pub(super) figure: Figure,
 }
 
-/// The number of doorbells that pass before instructions are counted, and the number that is counted. About twenty belong to the
-/// connection. A stream is counted after its warm-up, a tenth of [`STREAM`], because operations that were posted before the
-/// connection was established were queued. The first messages after the warm-up have credits, and the smallest count is that of
-/// such a message.
-///
-/// The figure for the post of a put, in a stream without a poll between doorbells.
+/// The figure for the post of a put, in a stream without a poll between doorbells. Counting begins after the warm-up, a tenth of
+/// [`STREAM`], because operations that were posted before the connection was established were queued.
 pub(super) const POST_PUT: Figure = Figure::Steps("300 16", |entries| entries == 1);
-/// The figure for the post of a message, in a stream without a poll between doorbells.
+/// The figure for the post of a message, in a stream without a poll between doorbells. The first messages after the warm-up have
+/// credits, and the smallest count is that of such a message.
 pub(super) const POST_MESSAGE: Figure = Figure::Steps("226 24", |entries| entries == 1);
 /// The figure for a turn, with polls between doorbells.
 pub(super) const TURN: Figure = Figure::Steps("60 15", |entries| entries != 1);
