@@ -349,7 +349,7 @@ impl Desk {
         Ok(())
     }
 
-    /// Repeats a call until its result is not AGAIN, with progress in between.
+    /// Repeats a call, with progress in between, until its result is not AGAIN. Fails the check if that takes too long.
     pub(crate) fn retry<T>(
         &mut self,
         mut call: impl FnMut() -> Result<T, Status>,

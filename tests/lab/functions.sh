@@ -44,8 +44,8 @@ until_true() {
     until "$@" > /dev/null 2>&1; do sleep 0.1; done
 }
 
-# serve PORT COMMAND...: runs a server, signals `port-PORT` once it listens (TCP, or a connection manager's port), and
-# returns its exit status.
+# serve PORT COMMAND...: runs a server, signals `port-PORT` once it listens (TCP, or a connection manager's port) or
+# has ended, and returns its exit status.
 serve() {
     local port=$1 pid
     shift

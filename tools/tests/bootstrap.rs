@@ -1,5 +1,5 @@
-//! Tests of a bootstrap with real processes: over TCP if they have a secret, and over a local socket otherwise. Each test starts
-//! its own program again for the ranks: a process with `TIELINE_TEST_RANK` is a rank, and the process without it observes the
+//! Tests of a bootstrap with real processes: over TCP if they have a secret, and over a local socket otherwise. The tests start
+//! their own program again for the ranks: a process with `TIELINE_TEST_RANK` is a rank, and the process without it observes the
 //! ranks.
 
 use std::io::{Read, Write};

@@ -92,7 +92,7 @@ pub(super) fn a_newer_core_with_longer_tables_is_served(case: &Case) -> Checked 
         equal("bytes written behind the provider's own table", 0, touched)?;
     }
     let _ = count_of_domains(&ops.record)?;
-    // Each table is at least as long as its size field and one slot.
+    // These tables are at least as long as their size field and one slot.
     let least = size_of::<usize>() * 2;
     for (name, table) in
         [("domain", ops.record.domain.cast::<usize>()), ("interface", ops.record.interface.cast())]

@@ -12,7 +12,8 @@ use crate::watch::Patience;
 use tieline_plugin_api::abi::fixed_str;
 use tieline_plugin_api::{Status, caps, op_flags};
 
-/// Exchanges messages in both directions, and then closes the far end in an orderly way.
+/// Sends a message if the module can, and then closes the far end in an orderly way. Skips the check if the module connects only to
+/// itself.
 fn exchange_and_leave(case: &Case, desk: &mut Desk) -> Checked {
     if desk.boxes.len() < 2 {
         return Err(Stop::Skip("the module connects only to itself".to_string()));
@@ -77,7 +78,7 @@ fn bytes(case: &Case, n: usize) -> Vec<u8> {
     Random(n as u64 + 5).bytes(most(case).min(300))
 }
 
-/// Posts operations without a poll until there is no room. Returns the pending operations.
+/// Posts up to `COUNT` operations without a poll, until there is no room. Returns the pending operations.
 fn fill(case: &Case, bench: &Bench) -> Result<Vec<usize>, Stop> {
     let Bench { desk, key, local, target, .. } = bench;
     let (endpoint, mut pending) = (desk.endpoint(), Vec::new());

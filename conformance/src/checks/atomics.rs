@@ -165,7 +165,7 @@ pub(super) fn add(case: &Case) -> Result<(u32, u32, bool), Stop> {
     add.ok_or_else(|| Stop::Skip("claims no atomic add".to_string()))
 }
 
-/// Adds 1 at offset 8 of the region of the key `packed`, `times` times, until the sum is visible in that region.
+/// Adds 1 at offset 8 of the region of the key `packed`, `times` times, and then flushes.
 pub(crate) fn count(case: &Case, desk: &mut Desk, packed: &[u8], times: u64) -> Checked {
     let (op, width, fetch) = add(case)?;
     let key = desk.import(packed)?;

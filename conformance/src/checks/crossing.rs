@@ -296,7 +296,7 @@ pub(super) fn two_that_get_from_each_other_at_once_both_end(case: &Case) -> Chec
     }
     let mut pending = [0u64; 2];
     for round in 0..3 {
-        // Operations are posted until there is no room; meanwhile the other side does not poll.
+        // Operations are posted up to a bound or until there is no room; meanwhile the other side does not poll.
         let patience = Patience::new();
         for (number, way) in ends.iter().enumerate() {
             let mut n = 0;

@@ -128,7 +128,7 @@ pub(super) fn messages_of_a_dead_process_arrive(case: &Case) -> Checked {
     partner.kill();
     waits_for("the messages that a process had flushed before it was killed");
     let mut seen = 0;
-    desk.boxes[0].at_once = 1; // the death is detected before all messages have been polled
+    desk.boxes[0].at_once = 1; // one event per poll, so that the death may be detected before all messages have been polled
     while seen < MESSAGES {
         while let Some(message) = desk.boxes[0].messages.pop_front() {
             check(&message, 2, seen, &seen.to_le_bytes())?;
@@ -215,7 +215,7 @@ fn pending_at_death(case: &Case, polls: bool) -> Result<usize, Stop> {
         let _ = desk.boxes[0].turn()?;
     }
     partner.kill();
-    desk.boxes[0].at_once = 1; // the death is detected before all operations have completed
+    desk.boxes[0].at_once = 1; // one event per poll, so that the death may be detected before all operations have completed
     let patience = Patience::new();
     let ended = |desk: &Desk, cookie: u64| {
         desk.boxes[0].completions.iter().filter(|done| done.cookie == cookie).count()

@@ -43,7 +43,7 @@ struct Lent {
     rma: Option<Rma>,
 }
 
-/// The address that overwritten pieces name, which must not be accessed.
+/// The length of the decoy that overwritten pieces name, which must not be accessed.
 const NOWHERE: usize = 4096;
 
 impl Borrowed<'_> {

@@ -205,7 +205,7 @@ fn a_capability_of_a_domain_that_is_claimed_but_not_there_is_refused() {
     assert_the_rest_works(&context);
 }
 
-/// Sends header 0xdead, which makes the provider fail. Then all calls of this provider fail, and calls of other providers succeed.
+/// Sends header 0xdead, which makes the provider fail, and checks later calls of this provider and of others.
 fn fails_on_dead(directory: &Directory, name: &str) {
     let context = alone(directory, name);
     let worker = context.worker().expect("a worker");

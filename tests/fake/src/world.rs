@@ -381,7 +381,7 @@ impl World {
         state.lanes.iter().filter(|lane| !lane.connects).map(|lane| lane.name).collect()
     }
 
-    /// Returns the cookies of the operations that the `nth` worker has posted, on any lane.
+    /// Returns the cookies of the operations of the `nth` worker that are in flight, on any lane.
     #[must_use]
     pub fn cookies(&self, nth: usize) -> Vec<u64> {
         let of_worker: Vec<usize> =
@@ -460,7 +460,7 @@ impl World {
         on_wires + state.interfaces.iter().map(|i| i.injected.len()).sum::<usize>()
     }
 
-    /// Holds every operation of this slot.
+    /// Holds later operations of this slot.
     pub fn hold(&self, slot: Slot) {
         self.rule(Rule::every(slot, Act::Hold));
     }

@@ -50,7 +50,7 @@ const EVENTS: [Event; 7] = [
     Event::PeerForks,
 ];
 
-/// Tests every row.
+/// Tests the rows that are possible on this machine.
 ///
 /// # Panics
 /// Panics if a byte is wrong, or if a key has another path.

@@ -47,7 +47,7 @@ pub fn stranger(parent: Parent) {
             ["greet", to, version] => greet(address(to), version.parse().expect("a version")),
             // `garbage` sends meaningless bytes until the other side closes; returns the number of bytes that were accepted.
             ["garbage", to, len] => garbage(address(to), len.parse().expect("bytes")),
-            // `slow` makes connections that send one byte and stay open, until the other side accepts no more.
+            // `slow` makes up to `count` connections that send one byte and stay open. Returns the number of connections.
             ["slow", to, count] => {
                 let count: usize = count.parse().expect("how many");
                 let call = |_| {

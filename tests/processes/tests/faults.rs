@@ -20,7 +20,7 @@ const PAGE: usize = 4096;
 const LEN: usize = 1 << 20;
 const GONE: usize = LEN / 2;
 
-/// Starts a caller and an owner over each route, connected in both directions. Each pair has the name of its route.
+/// Starts a caller and an owner over each available route, connected in both directions. Each pair has the name of its route.
 fn pairs() -> impl Iterator<Item = (&'static str, Node, Node)> {
     let folder = built::folder(&built::TCP);
     if let Err(reason) = &folder {

@@ -39,7 +39,7 @@ fn pair(hosts: &Hosts, settings: &[&str]) -> (Node, Node) {
     (a, b)
 }
 
-/// Runs all operations on both sides against each other, until they are stopped.
+/// Runs mixed operations on both sides against each other, until they are stopped.
 fn talk(a: &mut Node, b: &mut Node) {
     a.peer.tell("mixed b theirs until-told");
     b.peer.tell("mixed a theirs until-told");
@@ -70,7 +70,7 @@ fn whole(node: &mut Node, other: &mut Node, sent: &str) {
     node.nothing_was_wrong();
 }
 
-/// Waits until the kernel of a host has retransmitted several times without an answer.
+/// Waits until the kernel of a host has retransmitted without an answer.
 fn retried_in_vain(hosts: &Hosts) {
     let wait = Wait::new("a second try to send on the link that was cut");
     let tries = |host: &Host| host.run(&["ss", "-Hti"]).unwrap_or_default().contains("backoff:");

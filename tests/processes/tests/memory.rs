@@ -242,7 +242,7 @@ fn file_size_limit_ends_no_process() -> Verdict {
     Verdict::Passed
 }
 
-/// The test covers every route to the memory: mapped, copied by the kernel, and over messages of either transport.
+/// The test covers these routes to the memory: mapped, copied by the kernel, over messages, and over TCP if it is built.
 fn keys_come_by_their_handles_between_processes() -> Verdict {
     let tcp = built::folder(&built::TCP);
     if let Err(reason) = &tcp {

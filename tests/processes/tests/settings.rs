@@ -86,7 +86,7 @@ fn a_range_of_ports_that_is_used_up_is_an_error_that_names_it() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let setting = "TIELINE_TCP_PORTS=20000-20003";
     let mut nodes = vec![hosts[1].node("b", &[NETWORK])];
-    // Endpoints are opened until the limit is reached: each uses one or more descriptors.
+    // Processes open the network until no port is left: each uses one or more ports.
     let mut count = 0;
     let text = loop {
         assert!(count <= 4, "four ports are enough for {count} processes");

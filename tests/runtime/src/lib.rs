@@ -517,7 +517,7 @@ impl State {
         let _ = self.failed.borrow_mut().get_or_insert(error);
     }
 
-    /// Handles a transfer that has failed: the call that waits for it gets the error, and all other calls do too.
+    /// Records that a transfer has failed, and returns the error.
     fn lost(&self, number: u64, error: Error) -> Error {
         if let Ok(mut transfer) = self.transfer(number as usize) {
             (transfer.has_ended, transfer.failure) = (true, Some(Box::new(error.clone())));

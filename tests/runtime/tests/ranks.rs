@@ -1,6 +1,5 @@
-//! Tests of the runtime over shared memory, TCP and libfabric, with two to thirty-two ranks, more than there are processors. Every
-//! byte is checked. The example `parts` runs the same parts under other launchers, in the check of examples and in the tests of the
-//! lab.
+//! Tests of the runtime over shared memory, TCP and libfabric, with two to thirty-two ranks, more than there are processors. The
+//! example `parts` runs the same parts under other launchers, in the check of examples and in the tests of the lab.
 //!
 //! Each test starts its own program again for the ranks: a process with `TIELINE_RANK` is a rank, and the process without it
 //! observes the ranks.

@@ -81,8 +81,8 @@ fn on_a_loopback_of_its_own(program: PathBuf) -> Command {
     alone
 }
 
-/// Makes a source from the example of `tests/runtime` under `tieline run`, with a rank on each processor. The parameters are a
-/// test, a number of bytes and a number of messages.
+/// Makes a source from the example of `tests/runtime` under `tieline run`, with two ranks, on processors 0 and 1. The parameters
+/// are a test, a number of bytes and a number of messages.
 pub(crate) fn tags(what: &str, bytes: u64, count: u64, unit: Unit) -> Outcome<f64> {
     let tags = target().join("release/examples/tags");
     let on_its_own = "exec taskset -c $TIELINE_RANK \"$@\"";

@@ -251,7 +251,7 @@ fn run_one(name: &str, minutes: u64, check: &dyn Fn() -> Count, total: &mut Coun
     total.add(Count { passed, failed: named(&failed), skipped: named(&skipped) });
 }
 
-/// Returns the line that counts all checks; it is the last line if no check was omitted.
+/// Prints the line that counts all checks, the last line if no check was omitted. Returns an error if a check failed.
 pub(crate) fn closing_line(Count { passed, failed, skipped }: &Count) -> Outcome {
     println!("{passed} passed, {} failed, {} skipped", failed.len(), skipped.len());
     match failed.len() {

@@ -53,7 +53,7 @@ fn built_tests(names: &[&str], filter: &str) -> Count {
     libtest(test.args(["--", filter]).env(built::GIVEN, target().join("debug")))
 }
 
-/// Runs the tests that need only their own process: all except the test programs of [`OTHERS`].
+/// Runs the tests of the workspace except the test programs of [`OTHERS`].
 pub(super) fn tests() -> Count {
     if which("cargo-nextest").is_some() {
         let others = OTHERS.map(|package| format!("package({package})")).join(" or ");

@@ -209,7 +209,7 @@ impl Lab {
                 let Some(over) = place.take_if(|going| going.is_over()) else { continue };
                 let test = over.test.clone();
                 let again = ended(&test, self.end(over));
-                // After a test that did not end, no further test is started.
+                // After a test that did not end, or that is marked `last`, no further test is started.
                 if self.whole && !test.last {
                     *place = tests.pop_front().map(|test| self.begin(&test, host)).transpose()?;
                 }

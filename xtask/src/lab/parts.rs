@@ -30,7 +30,7 @@ pub(super) struct Chosen {
 }
 
 impl Selection {
-    /// Finds the tests. Prints the selected part, and the last successful commit of each part.
+    /// Finds the tests. If a part is selected, prints it and the last successful commit of each part.
     pub(super) fn chosen(&self) -> Outcome<Chosen> {
         let all = test::all()?;
         let parts = parts(&all);

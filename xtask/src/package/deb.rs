@@ -64,7 +64,7 @@ pub(super) fn describe(tree: &Path, version: &str) -> Outcome {
     write(&changelog, text.replacen(VERSION, version, 1))
 }
 
-/// Runs a command with long output, which is printed only if the command fails.
+/// Runs a command with long output, which is written to a log. Prints the end of the output if the command fails.
 pub(super) fn told_in(command: &mut std::process::Command, log: &Path) -> Outcome {
     let (ok, said) = listened(command);
     write(log, said.join("\n") + "\n")?;

@@ -1,7 +1,7 @@
 //! `cargo xtask package`: makes the packages for distributions.
 //!
-//! `deb` makes Debian packages in `target/packages/deb`, `rpm` makes rpms, `stage` makes the tree from which both are made,
-//! `source` makes the Debian source package, and `test` tests packages in clean roots. docs/packaging.md describes the contents of
+//! `deb` makes Debian packages in `target/packages/deb`, `rpm` makes rpms, and `stage` makes the tree from which both are made.
+//! `source` makes the Debian source package. `test` tests packages in clean roots. docs/packaging.md describes the contents of
 //! each package, with the reasons.
 
 mod build;

@@ -35,7 +35,7 @@ const POSTS: [(&str, Slot, Post); 11] = [
     ("flush", Slot::Flush, |ab, _, _| ab.flush()),
 ];
 
-/// Posts each kind of operation until it has returned `Again`, and checks that everything completes once there is room.
+/// Posts operations of one kind after another until `Again`, and checks that everything completes once there is room.
 fn again_at_the_bound(act: Act) {
     for (name, slot, post) in POSTS {
         if act == Act::Hold && matches!(slot, Slot::Short | Slot::Packed) {

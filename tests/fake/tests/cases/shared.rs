@@ -37,7 +37,7 @@ const FROM: usize = 192;
 /// The offset of the transfer in the target, which is longer than the local region.
 const TO: usize = 4160;
 
-/// Returns bytes in which no two pieces are equal.
+/// Returns bytes whose pieces are unlikely to be equal.
 fn bytes(len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect()
 }
@@ -252,7 +252,7 @@ impl Asked {
     }
 }
 
-/// Polls until any wrong result would have appeared.
+/// Makes so many calls that a wrong result would have appeared.
 fn some_progress(a: &Worker) {
     for _ in 0..1_000 {
         let _ = a.progress();

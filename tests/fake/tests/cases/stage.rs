@@ -110,7 +110,7 @@ impl Stage {
         }
     }
 
-    /// Makes progress on both workers until `done` returns true. Returns whether it did.
+    /// Makes progress on both workers until `done` returns true, or for [`NEVER`] turns. Returns the last result of `done`.
     #[must_use]
     pub(crate) fn until(&self, done: impl Fn() -> bool) -> bool {
         for _ in 0..NEVER {
@@ -179,7 +179,7 @@ pub(crate) fn pending(outcome: Result<Outcome, PostError>) -> Request {
     }
 }
 
-/// Posts until a post returns `Again`. Returns the number of accepted posts, which must be below `most`.
+/// Posts until a post returns `Again`. Returns the number of accepted posts, or `None` if `most` posts were accepted.
 pub(crate) fn posts_until_again(
     most: usize,
     mut post: impl FnMut() -> Result<Outcome, PostError>,

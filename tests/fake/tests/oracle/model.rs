@@ -156,7 +156,7 @@ impl Model {
         }
     }
 
-    /// Records that all ended operations of that endpoint have been carried out, including operations that had completed locally.
+    /// Records that the ended operations of that endpoint have been carried out, including operations that had completed locally.
     pub(crate) fn confirm(&mut self, end: usize) {
         let now = self.now();
         let local = |op: &&mut Op| op.end == end && op.ended && op.complete.is_none();

@@ -47,7 +47,7 @@ impl Node {
                 self.worker = None;
             }
             ["leave", "exit"] => std::process::exit(0),
-            // `alone` waits for the failure of the last peer, when no peer is connected.
+            // `alone` returns the failure of the last peer, or `no`.
             ["alone"] => {
                 let failure = self.worker().last_peer_failure();
                 return Ok(failure.map_or("no".into(), |failure| format!("{failure}")));

@@ -1,4 +1,4 @@
-//! Mappings of memory of every kind.
+//! Mappings of memory of each [`Kind`].
 #![allow(unsafe_code)]
 
 use std::fs::File;

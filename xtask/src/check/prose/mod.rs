@@ -97,7 +97,7 @@ struct Measure {
     names: Vec<Flag>,
 }
 
-/// Runs the check: each part must stay below its share, and no name may be flagged.
+/// Runs the check: no part may exceed its share, and no name may be flagged.
 pub(super) fn check() -> Count {
     let found = match measure(&[]) {
         Ok(found) => found,

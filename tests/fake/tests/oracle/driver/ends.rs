@@ -156,7 +156,7 @@ impl Run {
         self.close_all()
     }
 
-    /// Posts a step on an idle endpoint until the step is accepted, since its lanes may refuse at times.
+    /// Posts a step on an idle endpoint up to 50 times until it is accepted, since the lanes may refuse at times.
     fn taken(&mut self, end: usize, step: Step) -> Result<(), String> {
         for _ in 0..50 {
             let before = self.refusals;
