@@ -345,7 +345,7 @@ pub fn lingering(seconds: i32) -> io::Result<(OwnedFd, TcpListener)> {
 /// The number of kinds of [`odd_descriptors`].
 pub const ODD_KINDS: usize = 8;
 
-/// Makes descriptors that a receiver does not expect: one, or many of one kind.
+/// Makes descriptors that a receiver does not expect.
 ///
 /// # Errors
 /// Returns the system's error.
@@ -365,7 +365,7 @@ pub fn odd_descriptors(kind: usize) -> io::Result<Vec<OwnedFd>> {
             send_record(&one, b"x", &[two.as_fd(), one.as_fd()])?;
             vec![two, one]
         }
-        // Kind 6 is a full pipe without a reader.
+        // Kind 6 is a full pipe that nobody reads.
         6 => {
             let mut ends = [0; 2];
             // SAFETY: the call writes two numbers.

@@ -182,7 +182,7 @@ impl Lab {
         Ok(Some(lab))
     }
 
-    /// Runs a test to its end on every host that it requires. The output of the hosts is printed when it arrives.
+    /// Runs a test to its end on every host that it requires. The output of the hosts goes to `each` when it arrives.
     pub(super) fn run(&mut self, test: &Test, each: &mut dyn FnMut(usize, &str)) -> Outcome<Ended> {
         let mut going = self.begin(test, 0)?;
         while !going.is_over() {
@@ -192,7 +192,7 @@ impl Lab {
     }
 
     /// Runs tests of one host each, on several hosts at the same time, as many as this machine can emulate. Reports the end of each
-    /// test. Returns the tests for which no usable host is left.
+    /// test. Tests for which no usable host is left stay in `tests`.
     pub(super) fn run_alone(
         &mut self,
         tests: &mut VecDeque<Test>,

@@ -76,8 +76,9 @@ impl Selection {
     }
 }
 
-/// Returns the part of each test outside the core, by name. The tests are in the order of their boots, so that a part needs a small
-/// number of boots, and are divided into parts of equal time. A new test moves only tests next to a boundary between parts.
+/// Maps the name of each test outside the core to its part, except those that run only by name. The tests are in the order of their
+/// boots, so that a part needs a small number of boots, and are divided into parts of about equal time. A new test moves only tests
+/// next to a boundary between parts.
 fn parts(tests: &[Test]) -> HashMap<String, usize> {
     let mut rest: Vec<&Test> =
         tests.iter().filter(|test| !test.core && test.by_name.is_none()).collect();

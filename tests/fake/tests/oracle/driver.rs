@@ -48,7 +48,8 @@ thread_local! {
     static WAITING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes progress on all workers. The fake provider calls this function in each poll, because one worker may wait for the others.
+/// Makes progress on all workers while a call of the program waits, because one worker may wait for the others. The fake provider
+/// calls this function in each poll.
 pub(crate) fn meanwhile() {
     if !WAITING.replace(false) {
         return;

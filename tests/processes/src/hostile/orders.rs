@@ -128,7 +128,7 @@ impl Hostile {
                 }
                 String::new()
             }
-            // `odd` sends greetings with descriptors that are not memory, and with the maximum number of descriptors.
+            // `odd` sends greetings with descriptors that the receiver does not expect, and with the maximum number of descriptors.
             ["odd"] => {
                 for kind in 0..sys::ODD_KINDS {
                     let odd = sys::odd_descriptors(kind)?;
