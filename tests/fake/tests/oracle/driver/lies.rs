@@ -82,7 +82,7 @@ impl Prey {
         }
     }
 
-    /// Records a notification at the target. If the notification has the word of a forged put, that put must have written since it
+    /// Records the notification of a forged put that has written nothing. If the notification has the word of a forged put, that put must have written since it
     /// was forged.
     pub(super) fn hear(&self, word: u32) {
         let bytes = self.sides[1].0.to_vec(FROM..FROM + 8);
