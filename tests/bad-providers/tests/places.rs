@@ -159,7 +159,7 @@ fn swapped_parent_directory_brings_no_code_into_the_process() {
     }
 }
 
-/// Exchanges the victim's directory with the attacker's repeatedly, until this process is killed.
+/// Exchanges the victim's directory with the attacker's repeatedly, until this process is killed or a step fails.
 fn swap(place: &Path) {
     let (current, evil, aside) = (place.join("current"), place.join("evil"), place.join("aside"));
     let steps = [(&current, &aside), (&evil, &current), (&current, &evil), (&aside, &current)];

@@ -82,8 +82,7 @@ impl Prey {
         }
     }
 
-    /// Records the notification of a forged put that has written nothing. If the notification has the word of a forged put, that put must have written since it
-    /// was forged.
+    /// Records whether the notification of a forged put has arrived although the put has written nothing.
     pub(super) fn hear(&self, word: u32) {
         let bytes = self.sides[1].0.to_vec(FROM..FROM + 8);
         if word == NO_PUT && bytes.is_ok_and(|bytes| bytes == [BEFORE; 8]) {
