@@ -1,4 +1,4 @@
-//! Tests of files whose functions change registers or memory of their caller, or use what they have not set.
+//! Tests of files whose functions change registers or memory of their caller, or rely on uninitialised state.
 
 mod common;
 

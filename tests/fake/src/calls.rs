@@ -115,8 +115,8 @@ pub enum Act {
     Refuse(Status),
     /// The call panics.
     Panic,
-    /// A put, get, atomic or flush is accepted and held until `World::release_held`. Of a gathered message, only the completion is
-    /// held.
+    /// A put, get, atomic or flush is accepted and held until `World::release_held`. A gathered message is sent, and its completion
+    /// is held.
     Hold,
     /// A put, get, atomic, flush or gathered message is accepted and completes with this status, without any effect.
     FailLater(Status),
