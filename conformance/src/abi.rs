@@ -4,7 +4,7 @@
 
 use core::ptr;
 
-/// Memory that ends at a page without access rights: a provider that accesses bytes after the stated size crashes.
+/// Memory that ends at a page without access rights: an access to the bytes directly after the stated size crashes.
 pub(crate) struct Guarded {
     base: *mut u8,
     pages: usize,
@@ -45,7 +45,6 @@ impl Guarded {
         }
     }
 
-    /// Returns the copy.
     pub(crate) fn contents(&self) -> &[u8] {
         let end = self.base.addr() + (self.pages - 1) * 4096;
         // SAFETY: the copy lies between `at` and the guard, and lives as long as the mapping.
@@ -56,7 +55,7 @@ impl Guarded {
         self.at.cast()
     }
 
-    /// Leaves the memory mapped permanently: a host table lives as long as the process.
+    /// Leaves the memory mapped: a host table lives as long as the process.
     pub(crate) fn leak(self) {
         core::mem::forget(self);
     }

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use tieline_plugin_api::abi::{DomainAttr, EndpointLimits, Iov, ModuleAttr, fixed_str};
 use tieline_plugin_api::{Failure, Named, Status, access, caps, connects, op_flags, role};
 
-/// Every right that a region can grant.
 pub(crate) const ALL_RIGHTS: u64 =
     access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
 
@@ -28,7 +27,6 @@ pub(crate) struct Case {
     pub(crate) peer_program: PathBuf,
 }
 
-/// Returns the needed capabilities that a module with the capabilities `has` lacks.
 pub(crate) fn lacking(needed: u64, has: u64) -> Option<String> {
     let missing = caps::ALL.iter().filter(|c| c.value & needed & !has != 0);
     let missing: Vec<String> = missing.map(short_name).collect();
@@ -100,13 +98,11 @@ impl Case {
         Some(attr)
     }
 
-    /// Returns the name `domain/module`.
     pub(crate) fn name(&self) -> String {
         let text = |name| fixed_str(name).unwrap_or("?").to_string();
         format!("{}/{}", text(&self.domain_attr.name), text(&self.attr.name))
     }
 
-    /// Checks whether the module only forms connections.
     pub(crate) fn is_connector(&self) -> bool {
         self.attr.role == role::CONNECTION_ONLY
     }
@@ -123,7 +119,6 @@ impl Case {
         }
     }
 
-    /// Checks whether both sides make an endpoint before they connect.
     pub(crate) fn connects_to_endpoint(&self) -> bool {
         self.attr.connects & connects::TO_ENDPOINT != 0
     }
@@ -142,7 +137,6 @@ impl Case {
         succeeds("the interface's address", interface.address(self.attr.max_address_len as usize))
     }
 
-    /// Returns memory for local pieces and for targets.
     pub(crate) fn memory(&self, len: usize, rights: u64) -> Result<Memory, Stop> {
         let register = if self.has(caps::OWN_MEMORY_ONLY) { 0 } else { self.domain_attr.caps };
         let mut memory = succeeds("register or alloc", self.domain.memory(register, len, rights))?;
@@ -154,7 +148,6 @@ impl Case {
         succeeds("pack_key", memory.key(self.domain_attr.max_key_len as usize))
     }
 
-    /// Returns an identity of the length that the module carries.
     pub(crate) fn identity(&self) -> Vec<u8> {
         let len = (self.attr.max_identity_len as usize).min(32);
         (0..len).map(|i| 0xc0 ^ i as u8).collect()
@@ -194,7 +187,7 @@ impl Case {
     }
 }
 
-/// Returns the capabilities that the checks use. A module without remote completion is never asked for puts, gets and atomics.
+/// Returns the capabilities that the checks use. Without remote completion these exclude puts, gets, atomics and key pointers.
 pub(crate) fn counting(claimed: u64) -> u64 {
     let memory = caps::PUT | caps::GET | caps::ATOMICS | caps::PUT_NOTIFY | caps::KEY_POINTER;
     match claimed & caps::REMOTE_COMPLETION {
@@ -222,7 +215,6 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// Makes a desk of one interface that is not connected yet.
     pub(crate) fn of(case: &Case, mailbox: Mailbox) -> Desk {
         Desk {
             boxes: vec![mailbox],
@@ -242,7 +234,6 @@ impl Desk {
         self.endpoint.clone().expect("a check uses the endpoint only after it has connected")
     }
 
-    /// Connects both ends, which are not connected or have been closed.
     pub(crate) fn connect_ends(&mut self, case: &Case) -> Result<(), Stop> {
         if !case.connects_to_endpoint() {
             let address = case.address_of(&self.far().interface)?;
@@ -267,7 +258,6 @@ impl Desk {
         Ok(())
     }
 
-    /// Drops recorded events, so that the check's own memory does not grow.
     pub(crate) fn forget(&mut self) {
         for mailbox in &mut self.boxes {
             mailbox.forget();
@@ -286,7 +276,6 @@ impl Desk {
         }
     }
 
-    /// Deregisters memory, with progress while a peer still uses it.
     pub(crate) fn revoke(&mut self, memory: &mut Memory) -> Result<Result<(), Failure>, Stop> {
         let mut patience = None;
         loop {
@@ -310,7 +299,7 @@ impl Desk {
         Ok(())
     }
 
-    /// Makes another endpoint to the far end; none if an endpoint leads to itself.
+    /// Makes another endpoint to the far end. Returns `None` if the module connects endpoints and the desk has only one interface.
     pub(crate) fn second(&mut self, case: &Case) -> Result<Option<Endpoint>, Stop> {
         if case.connects_to_endpoint() {
             return match self.boxes.len() {
@@ -322,7 +311,7 @@ impl Desk {
         self.connect(0, &address, &case.identity(), NEAR_COOKIE + 2).map(Some)
     }
 
-    /// Makes another connection of the same two interfaces, whose far end stays open as long as that of the first.
+    /// Makes another connection of the same two interfaces. Its far end stays open until the desk closes its endpoints.
     fn second_pair(&mut self, case: &Case) -> Result<Endpoint, Stop> {
         let cookie = NEAR_COOKIE + 16 + 2 * self.far_ends.len() as u64;
         let near = self.connect(0, &[], &case.identity(), cookie)?;
@@ -336,21 +325,19 @@ impl Desk {
         Ok(near)
     }
 
-    /// Closes the endpoints; the interfaces stay open.
     pub(crate) fn close_endpoints(&mut self) {
         self.endpoint = None;
         self.back = None;
         self.far_ends.clear();
     }
 
-    /// Closes the endpoints and the interface of the far end in an orderly way.
+    /// Closes the far endpoints and, if the desk has two interfaces, the far interface.
     pub(crate) fn far_leaves(&mut self) {
         self.back = None;
         self.far_ends.clear();
         self.boxes.truncate(1);
     }
 
-    /// Polls every end once.
     pub(crate) fn turn(&mut self) -> Result<(), Stop> {
         let mut any = false;
         for mailbox in &mut self.boxes {
@@ -362,7 +349,7 @@ impl Desk {
         Ok(())
     }
 
-    /// Repeats a call until its result is not AGAIN, with progress in between.
+    /// Repeats a call, with progress in between, until its result is not AGAIN. Fails the check if that takes too long.
     pub(crate) fn retry<T>(
         &mut self,
         mut call: impl FnMut() -> Result<T, Status>,
@@ -409,7 +396,6 @@ impl Desk {
         }
     }
 
-    /// Sends a short message, with progress while the provider returns AGAIN.
     pub(crate) fn send(&mut self, id: u32, header: u64, data: &[u8]) -> Result<(), Stop> {
         let endpoint = self.endpoint();
         let code = self.retry(|| endpoint.am_short(id, header, data))?;
@@ -417,7 +403,6 @@ impl Desk {
         crate::report::equal("what am_short returns", 0, code)
     }
 
-    /// Returns the next message at the far end.
     pub(crate) fn receive(&mut self) -> Result<Received, Stop> {
         let mut patience = None;
         loop {
@@ -457,7 +442,6 @@ impl Desk {
         }
     }
 
-    /// Imports a key, with progress while the provider returns AGAIN.
     pub(crate) fn import(&mut self, packed: &[u8]) -> Result<Result<Key, Failure>, Stop> {
         let endpoint = self.endpoint();
         let mut patience = None;
@@ -471,7 +455,6 @@ impl Desk {
         }
     }
 
-    /// Checks that a module that claims to be synchronous never returns PENDING.
     pub(crate) fn synchronous(&self, code: Result<i64, Status>, verb: &str) -> Result<(), Stop> {
         if self.synchronous && code == Ok(1) {
             return Err(fail(
@@ -483,7 +466,6 @@ impl Desk {
         Ok(())
     }
 
-    /// Runs a put (or get) from start to completion.
     pub(crate) fn rma(
         &mut self,
         put: bool,
@@ -494,7 +476,6 @@ impl Desk {
         self.rma_with(put, iov, key, offset, op_flags::REMOTE_COMPLETION)
     }
 
-    /// Runs a put (or get) with these flags.
     pub(crate) fn rma_with(
         &mut self,
         put: bool,

@@ -8,11 +8,10 @@ use std::path::Path;
 use tieline_plugin_api::abi::fixed_str;
 use tieline_plugin_api::{Failure, Status};
 
-/// The reason why a file has nothing to check.
 pub(crate) enum Nothing {
-    /// The file cannot be used.
+    /// The file or one of its functions failed, other than for lack of a device.
     Wrong(String),
-    /// The machine lacks the device of the provider; the text is the provider's.
+    /// The machine lacks the provider's device, or the file lists no module.
     NoDevice(String),
 }
 
@@ -24,10 +23,9 @@ impl Nothing {
     }
 }
 
-/// Lists `domain/module` and role of every module in the file.
+/// Lists the modules of the file's domains. A domain without its device is left out if another one has a module.
 ///
-/// # Errors
-/// The reason why the file cannot be used at all, or on this machine.
+/// # Errors The reason why the file cannot be used at all, or on this machine.
 pub(crate) fn modules(path: &Path) -> Result<Vec<Listed>, Nothing> {
     let provider = enter(path)?;
     let (mut names, mut gone) = (Vec::new(), None);
@@ -57,7 +55,6 @@ pub(crate) fn modules(path: &Path) -> Result<Vec<Listed>, Nothing> {
     }
 }
 
-/// Returns the reason of a failed call that leaves nothing to check.
 fn said(call: &str, failure: Failure) -> Nothing {
     match failure.status {
         Status::NoDevice => Nothing::NoDevice(failure.text),
@@ -65,7 +62,6 @@ fn said(call: &str, failure: Failure) -> Nothing {
     }
 }
 
-/// Loads the file and calls its entry function.
 pub(crate) fn enter(path: &Path) -> Result<&'static Provider, Nothing> {
     let _ = load::note(path).map_err(Nothing::Wrong)?;
     let entry = load::entry(path).map_err(Nothing::Wrong)?;

@@ -1,4 +1,4 @@
-//! One central interface and several others around it, each connected with the central one in both directions.
+//! One central interface and its peers, each connected with the central one in both directions.
 
 use crate::case::{Case, Mailbox};
 use crate::endpoint::Endpoint;
@@ -7,15 +7,14 @@ use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
 use crate::watch::Patience;
 use tieline_plugin_api::Status;
 
-/// The base of the cookies of the central interface's endpoints; below, that of the others.
+/// The base of the cookies of the central interface's endpoints.
 pub(crate) const OUT: u64 = 0xc0c1_c2c3_0000_c000;
 const BACK: u64 = 0x5051_5253_0000_5000;
 
-/// One of the interfaces around the central one.
 pub(crate) struct Spoke {
     /// The number of the interface, which its identity carries.
     pub(crate) number: u32,
-    /// The interface; `None` if the module can only connect an interface to itself.
+    /// The interface; `None` if an interface of the module reaches only itself.
     pub(crate) mailbox: Option<Mailbox>,
     /// The endpoint from the central interface to this one.
     pub(crate) out: Endpoint,
@@ -23,7 +22,6 @@ pub(crate) struct Spoke {
     pub(crate) back: Option<Endpoint>,
 }
 
-/// All interfaces of a hub.
 pub(crate) struct Hub<'a> {
     case: &'a Case,
     pub(crate) middle: Mailbox,
@@ -47,7 +45,6 @@ impl<'a> Hub<'a> {
         Ok(hub)
     }
 
-    /// Adds an interface.
     pub(crate) fn add(&mut self) -> Checked {
         let case = self.case;
         let number = self.next;
@@ -108,7 +105,6 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// Polls all interfaces once.
     pub(crate) fn turn(&mut self) -> Checked {
         let mut any = self.middle.turn()?;
         for mailbox in self.spokes.iter_mut().filter_map(|spoke| spoke.mailbox.as_mut()) {
@@ -120,7 +116,6 @@ impl<'a> Hub<'a> {
         Ok(())
     }
 
-    /// Sends a message between the central interface and the one at `at`: to that interface if `out`, otherwise from it.
     pub(crate) fn send(&mut self, at: usize, out: bool, header: u64, data: &[u8]) -> Checked {
         let spoke = &self.spokes[at];
         let endpoint = match &spoke.back {
@@ -160,12 +155,10 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// Checks whether an interface of the module reaches others, and not only itself.
     pub(crate) fn reaches_others(&self) -> bool {
         self.spokes.iter().any(|spoke| spoke.mailbox.is_some())
     }
 
-    /// Checks that a message to the central interface came from peer `number`.
     pub(crate) fn is_from(&self, message: &Received, number: u32) -> Checked {
         if self.case.connects_to_endpoint() {
             let (expected, what) = (OUT + u64::from(number), "the peer of a message");
@@ -193,7 +186,6 @@ fn spoke_id(out: bool) -> u32 {
     if out { 21 } else { 22 }
 }
 
-/// Returns the identity of peer `number`, in the length that the module carries.
 fn identity(case: &Case, number: u32) -> Vec<u8> {
     let mut identity = number.to_le_bytes().to_vec();
     identity.resize(32, 0xc3);

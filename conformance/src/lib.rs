@@ -4,9 +4,10 @@
 //! tieline check target/debug/libmine.so
 //! ```
 //!
-//! The checks use the provider only through the C ABI. They test a module against the capabilities that it claims; a check that
-//! needs others is skipped by name. Each check runs in a separate process, so a provider that crashes or hangs fails only that
-//! check. These processes run the caller's own program, which must call [`child`] before it reads its arguments.
+//! The checks use the provider through the C ABI. They test a module against the capabilities that it claims; a check that needs
+//! others is skipped by name. Each check that is not skipped runs in a separate process, so a crash or hang in a check fails only
+//! that check. These processes run the program that [`Plan::program`] names, which must call [`child`] before it reads its
+//! arguments.
 
 mod abi;
 mod case;

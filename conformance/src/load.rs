@@ -11,7 +11,6 @@ use tieline_host::{Refusal, Services, Settings};
 use tieline_plugin_api::Status;
 use tieline_plugin_api::abi::{ConfigValue, Declared, EntryFn, Host, NOTE_SECTION, Set};
 
-/// Maps the file permanently, and returns its entry function.
 pub(crate) fn entry(path: &Path) -> Result<EntryFn, String> {
     tieline_host::entry_of(path).map_err(words)
 }
@@ -23,7 +22,6 @@ pub(crate) fn note(path: &Path) -> Result<Vec<u8>, String> {
     note.ok_or_else(|| format!("the file has no section {NOTE_SECTION}"))
 }
 
-/// Returns the text of a refusal.
 pub(crate) fn words((_, unfit): Refusal) -> String {
     format!("{} in place of {}", unfit.found, unfit.expected)
 }
@@ -34,17 +32,14 @@ pub(crate) fn variable(name: &str) -> String {
     format!("CHECK_{name}")
 }
 
-/// Settings that are not in the environment.
 static SETTINGS: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
-/// Sets a variable, for later calls of the entry function.
 pub(crate) fn set(name: &str, value: &str) {
     if let Ok(mut settings) = SETTINGS.lock() {
         settings.push((name.to_string(), value.to_string()));
     }
 }
 
-/// Removes the settings that [`set`] made.
 pub(crate) fn forget() {
     if let Ok(mut settings) = SETTINGS.lock() {
         settings.clear();
@@ -57,7 +52,7 @@ fn setting(name: &str) -> Option<String> {
     set.or_else(|| std::env::var(variable(name)).or_else(|_| std::env::var(name)).ok())
 }
 
-/// The settings of the checks, and the environment.
+/// The settings of the checks; a name without a setting is read from the environment.
 struct Given;
 
 impl Settings for Given {
@@ -79,7 +74,6 @@ impl Settings for Given {
     }
 }
 
-/// The variables that the provider has declared.
 static DECLARED: Mutex<Vec<Declared>> = Mutex::new(Vec::new());
 /// The last variable that was read without a declaration.
 static UNDECLARED: Mutex<Option<String>> = Mutex::new(None);

@@ -5,7 +5,6 @@ use crate::report::{Stop, equal, fail, holds, succeeds};
 use std::collections::VecDeque;
 use tieline_plugin_api::{Status, event, event_flags};
 
-/// An interface and its received events, by kind.
 pub(crate) struct Mailbox {
     pub(crate) interface: Interface,
     pub(crate) messages: VecDeque<Received>,
@@ -17,7 +16,6 @@ pub(crate) struct Mailbox {
     here: Vec<(u64, usize)>,
     /// The cookies of endpoints to which a peer's endpoint is connected. They identify peers for which there is no arrival.
     pub(crate) cookies: Vec<u64>,
-    /// The maximum number of events of one poll.
     pub(crate) at_once: usize,
     /// Whether the check releases lent payloads itself; otherwise they are released as soon as they have been copied.
     pub(crate) keeps_lent: bool,
@@ -39,7 +37,6 @@ impl Mailbox {
         }
     }
 
-    /// Drops recorded events; the last peers stay known.
     pub(crate) fn forget(&mut self) {
         for list in [&mut self.completions, &mut self.arrived, &mut self.left, &mut self.failed] {
             list.clear();

@@ -1,6 +1,6 @@
 //! The other process of a check: opens the same module of the same file and carries out the commands on its standard input.
 //!
-//! Each command is one line, and so is its answer. Between commands the process makes progress.
+//! Each command is one line, and so is its answer. Between commands the process makes progress, except after `sleep`.
 
 use crate::case::{ALL_RIGHTS, Case, Desk, Mailbox, NEAR_COOKIE};
 use crate::checks::count_remotely;
@@ -22,10 +22,7 @@ pub(crate) const REGION: usize = 32 << 10;
 /// The initial bytes of the region.
 pub(crate) const FILL: u8 = 0x6c;
 
-/// Serves commands until standard input closes.
-///
-/// # Errors
-/// The failure, which was also the answer to the command.
+/// Serves commands until standard input closes or progress fails. A failed command is answered with its error.
 pub(crate) fn serve(path: &Path, module: &str, program: &Path) -> Result<(), String> {
     watch::endless();
     let case = Case::open(path, module, program)?;
@@ -98,7 +95,7 @@ impl<'a> Peer<'a> {
                 memory()?.write(0, &[0; REGION]);
                 Ok("done".to_string())
             }
-            // Modules that connect endpoints answer with the endpoint's address, other modules with nothing.
+            // The answer is `-`, followed by the endpoint's address, which is empty for modules whose endpoints have none.
             "connect" => {
                 self.desk.connect_as(&unhex(argument), &self.case.identity(), NEAR_COOKIE)?;
                 let capacity = self.case.attr.max_endpoint_address_len as usize;
@@ -169,17 +166,14 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Checks whether a status is a hard error: a retry does not help.
 pub(crate) fn is_hard(status: Status) -> bool {
     status != Status::Again
 }
 
-/// Returns the bytes as hexadecimal text.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Decodes hexadecimal text, up to the first character that is not a hexadecimal digit.
 pub(crate) fn unhex(text: &str) -> Vec<u8> {
     text.as_bytes()
         .chunks_exact(2)

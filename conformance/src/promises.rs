@@ -1,4 +1,4 @@
-//! The sentences on which the checks rest. Each is a quotation from the pages and the header, which have every requirement.
+//! The sentences on which the checks rest: quotations from two pages of the documentation and from the provider's header.
 
 /// The list of quotations. Each line has a check, a bar, and a quotation from docs/abi.md, docs/writing-a-provider.md or
 /// include/tieline_provider.h.
@@ -8,7 +8,6 @@ fn promises() -> impl Iterator<Item = (&'static str, &'static str)> {
     PROMISES.lines().filter_map(|line| line.split_once('|'))
 }
 
-/// Returns the quotation for a check.
 pub(crate) fn promise_of(check: &str) -> &'static str {
     promises().find(|(name, _)| *name == check).map_or("", |(_, words)| words)
 }

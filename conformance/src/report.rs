@@ -12,7 +12,6 @@ pub(crate) enum Stop {
     Fail(String),
 }
 
-/// The result of a check's function.
 pub(crate) type Checked = Result<(), Stop>;
 
 /// The verdict of a check.
@@ -46,17 +45,14 @@ impl Display for Verdict {
     }
 }
 
-/// Makes a failed check, in the common form.
 pub(crate) fn fail(what: impl Display, expected: impl Display, found: impl Display) -> Stop {
     Stop::Fail(format!("{what}, expected {expected}, found {found}"))
 }
 
-/// Checks that `what` is `expected`.
 pub(crate) fn equal<T: PartialEq + Debug>(what: impl Display, expected: T, found: T) -> Checked {
     if expected == found { Ok(()) } else { Err(fail(what, Short(&expected), Short(&found))) }
 }
 
-/// Checks that `what` holds.
 pub(crate) fn holds(
     holds: bool,
     what: impl Display,
@@ -79,7 +75,6 @@ pub(crate) fn same_bytes(what: impl Display, expected: &[u8], found: &[u8]) -> C
     }
 }
 
-/// Checks that a call succeeds.
 pub(crate) fn succeeds<T>(
     what: impl Display,
     result: Result<T, impl Into<Failure>>,
@@ -87,7 +82,6 @@ pub(crate) fn succeeds<T>(
     result.map_err(|failure| fail(what, "success", failure.into()))
 }
 
-/// Checks that a call fails with one of these statuses.
 pub(crate) fn refused<T>(
     what: impl Display,
     result: Result<T, impl Into<Failure>>,

@@ -1,4 +1,4 @@
-//! Runs every check in a separate process.
+//! Runs checks in separate processes.
 
 use crate::case::{Case, lacking};
 use crate::checks::{self, CHECKS, Check};
@@ -44,7 +44,7 @@ pub struct Plan {
 pub struct Outcome {
     /// The module's name, `domain/module`.
     pub module: String,
-    /// The check that was run.
+    /// The check.
     pub check: &'static Check,
     /// The verdict of the check.
     pub verdict: Verdict,
@@ -93,7 +93,7 @@ pub struct Contents {
     pub name: String,
     /// The provider's version.
     pub version: String,
-    /// Every module that the plan names.
+    /// The modules that the plan selects.
     pub modules: Vec<Listed>,
     /// The provider's text if the machine lacks the provider's device, so that the file has no module to check.
     pub no_device: Option<String>,
@@ -200,7 +200,6 @@ fn modules_apart(plan: &Plan) -> Result<Result<Vec<Listed>, String>, String> {
     }
 }
 
-/// Runs one check in a separate process, with these variables set.
 pub(crate) fn one(plan: &Plan, check: &str, module: &str, variables: &[(&str, &str)]) -> Verdict {
     match apart(plan, &[check.as_ref(), plan.path.as_os_str(), module.as_ref()], variables) {
         Ok(Ended::With(text)) => match text.split_once(": ") {
@@ -227,7 +226,6 @@ pub(crate) fn observe(plan: &Plan, module: &str, variables: &[(&str, &str)]) -> 
     }
 }
 
-/// The end of a process.
 enum Ended {
     /// A normal exit, with the last line.
     With(String),
@@ -238,7 +236,6 @@ enum Ended {
 /// The time beyond the limit in which the process itself reports its pending calls.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Runs the program for one check.
 fn apart(plan: &Plan, words: &[&OsStr], variables: &[(&str, &str)]) -> Result<Ended, String> {
     let mut command = Command::new(&plan.program);
     let _ = command
@@ -301,8 +298,8 @@ fn meaning(signal: i32) -> &'static str {
     }
 }
 
-/// Runs the other side of [`run`]: if the arguments `words` state that the program was started for a check or for a check's peer,
-/// runs that and returns the exit code. The program then has nothing else to do.
+/// Runs the other side of [`run`]: if the arguments `words` state that the program was started to list modules, for a check or for
+/// a check's peer, does that and returns the exit code. The program then has nothing else to do.
 #[must_use]
 pub fn child(words: &[OsString]) -> Option<ExitCode> {
     let (first, rest) = words.split_first()?;
@@ -332,7 +329,6 @@ pub fn child(words: &[OsString]) -> Option<ExitCode> {
     })
 }
 
-/// Runs one check in this process and returns the line to print.
 fn run_one(check: &str, path: &Path, module: &str, program: &Path) -> Result<String, String> {
     if check == LIST_MODULES {
         return Ok(match modules(path) {

@@ -1,8 +1,8 @@
 //! The C tables behind types that close their objects in the right order: providers, domains and memory. The objects of a domain
 //! are in `interface`, `endpoint` and `connector`.
 //!
-//! These modules contain all unsafe calls of a provider: the checks are safe code. A missing slot returns [`Status::Unsupported`],
-//! as in the core.
+//! These modules contain the unsafe calls of a provider, except those of `load` and `checks::abi`. A missing slot returns
+//! [`Status::Unsupported`], as in the core.
 
 #![allow(unsafe_code)]
 
@@ -18,9 +18,7 @@ use tieline_host::abi::{DomainTable, Tables, Unlisted, listed};
 use tieline_plugin_api::abi::*;
 use tieline_plugin_api::{Failure, Status, memory_caps};
 
-/// A provider that has started.
 pub(crate) struct Provider {
-    /// The record that the entry function wrote.
     pub(crate) ops: ProviderOps,
     /// Its tables, in which every slot can be called.
     pub(crate) tables: Tables,
@@ -31,7 +29,6 @@ unsafe impl Send for Provider {}
 // SAFETY: as for the block above.
 unsafe impl Sync for Provider {}
 
-/// The provider's first table, and memory after it.
 #[repr(C)]
 struct Room {
     ops: ProviderOps,
@@ -53,13 +50,13 @@ impl Provider {
         Provider::enter_with(entry, services, Box::leak(Box::new(host)))
     }
 
-    /// Calls the entry function with this host table, which has the stated length and lives for ever, and belongs to the services.
+    /// Calls the entry function with this host table, which lives for ever and belongs to the services.
     pub(crate) fn enter_with(
         entry: EntryFn,
         services: &'static Services,
         host: *const Host,
     ) -> Result<&'static Provider, Failure> {
-        // A provider may write beyond the record. One check detects that, and nothing is damaged by such a write.
+        // A provider may write beyond the record. One check detects that; the memory after the record absorbs a short overrun.
         let mut room = Room { ops: ProviderOps::empty(), _behind: [0; 8] };
         let ops = ptr::from_mut(&mut room).cast::<ProviderOps>();
         let _call = call("the entry function");
@@ -80,7 +77,6 @@ impl Provider {
         Ok(Box::leak(Box::new(Provider { ops, tables })))
     }
 
-    /// Returns a failure with the provider's text.
     pub(crate) fn failure(&self, status: Status) -> Failure {
         let mut text = [0u8; 512];
         // SAFETY: function and state are the provider's; the call writes at most the capacity.
@@ -105,7 +101,6 @@ impl Provider {
         list.map_err(|why| self.unlisted(why))
     }
 
-    /// Returns the failure of a slot that has given no list.
     fn unlisted(&self, why: Unlisted) -> Failure {
         match why {
             Unlisted::Code(code) => self.failure(Status::from_code(code)),
@@ -185,7 +180,6 @@ fn filled(mut ask: impl FnMut(*mut u8, usize) -> i64, capacity: usize) -> (i64, 
     (len, overrun, out)
 }
 
-/// An open domain.
 pub(crate) struct Domain {
     pub(crate) provider: &'static Provider,
     pub(crate) handle: *mut c_void,
@@ -264,7 +258,7 @@ impl Domain {
         let mut region = MemoryRegion::empty();
         let mut owned = Vec::new();
         let code = if caps & memory_caps::REGISTER != 0 {
-            // One word of room at each end makes the registered part exactly `len` bytes long.
+            // The registered part begins one word after the vector's start, and ends at least one word before the vector's end.
             owned = vec![0u64; len.div_ceil(8) + 2];
             let base = owned[1..].as_mut_ptr().cast::<u8>();
             let _call = call("register");
@@ -284,7 +278,6 @@ impl Domain {
 }
 
 impl Domain {
-    /// Registers memory of the check, which stays until the process ends.
     pub(crate) fn register(
         self: &Arc<Domain>,
         base: *mut u8,
@@ -303,13 +296,11 @@ impl Domain {
     }
 }
 
-/// The kind of a request for memory.
 pub(crate) enum Asked {
     Alloc(AllocParams),
     Register(RegisterParams),
 }
 
-/// Memory that a domain knows.
 pub(crate) struct Memory {
     domain: Arc<Domain>,
     pub(crate) region: MemoryRegion,
@@ -366,7 +357,6 @@ impl Memory {
         self.key_to(KeyParams::empty(), capacity)
     }
 
-    /// Returns a key to a part of the memory.
     pub(crate) fn key_to(&self, part: KeyParams, capacity: usize) -> Result<Vec<u8>, Status> {
         let _call = call("pack_key");
         let f = self.domain.ops().pack_key;

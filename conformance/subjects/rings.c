@@ -304,7 +304,7 @@ static void *new_file(size_t len, int *fd)
     return NULL;
 }
 
-/* Maps and closes a peer's file, which must have `len` bytes and be sealed; null if it does not. */
+/* Maps and closes a peer's file; null if it has fewer than `len` bytes or is not sealed against shrinking. */
 static void *map_file(int fd, size_t len, int protection)
 {
     struct stat stat;
@@ -357,7 +357,7 @@ static int pop(struct connection *c, struct ring *ring, uint32_t *slot) /* the c
 
 /* ---- messages ---- */
 
-/* The first step of every data call: 0, or the status to return. */
+/* The first step of data calls: 0, or the status to return. */
 static int32_t refusal(struct tieline_endpoint *e)
 {
     if (e->failed) return e->failed;

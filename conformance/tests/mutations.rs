@@ -1,9 +1,8 @@
-//! Tests of the suite with correct providers and with each of their known bugs. The correct providers must pass, and the check that
-//! docs/checks.md names must find each bug.
+//! Tests of the suite with correct providers and with each of their known bugs.
 //!
 //! Run it with `cargo test -p tieline-conformance --test mutations [-- NAME]`. After a change of checks or subjects, `-- --page`
-//! writes docs/checks.md again with the checks that are named in it. `-- --anew [MUTATION...]` looks for the first check that finds
-//! each bug (all of them take some minutes) and writes the page with those.
+//! writes docs/checks.md again, with the checks that the table names. `-- --anew [MUTATION...]` looks for the first check that
+//! finds each bug (all of them take some minutes) and writes the page with those.
 
 #[path = "support/scratch.rs"]
 mod scratch;
@@ -29,7 +28,6 @@ const TESTS: &[Test] = &[
     ("the_page_of_checks_is_fresh", page_is_fresh),
 ];
 
-/// The providers, each with its lists of names.
 const SUBJECTS: [&str; 2] = ["rings", "pairs"];
 
 fn main() -> ExitCode {
@@ -49,10 +47,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// A name of a list in a subject, and its sentence.
 type Named = (String, String);
 
-/// Returns the entries of `#define LIST(M)`.
 fn list(subject: &str, list: &str) -> Vec<Named> {
     let text = std::fs::read_to_string(file(subject)).unwrap();
     let start = format!("#define {list}(M) \\\n");
@@ -95,7 +91,6 @@ fn compiled(scratch: &Scratch, subject: &str, name: &str, define: &str) -> Resul
     Ok(object)
 }
 
-/// Runs the suite, or the checks with `filter` in their names.
 fn run(object: &Path, filter: Option<&str>, limit: Duration, until_failure: bool) -> Vec<Outcome> {
     let (path, filter) = (object.to_path_buf(), filter.map(str::to_owned));
     let plan = Plan { path, module: None, filter, program: program(), limit, until_failure };
@@ -128,7 +123,7 @@ fn right_variants_pass(subject: &str) -> Verdict {
     Ok(())
 }
 
-/// The limits per run. A bug that shows as a hang takes the whole limit. Only a race needs more than one run: two threads seldom
+/// The time limits of successive runs. A bug that shows as a hang takes the whole limit. Some bugs are races: two threads seldom
 /// meet within some instructions on a busy machine.
 const LIMITS: [Duration; 10] = {
     let mut limits = [LIMIT; 10];
@@ -202,7 +197,6 @@ fn for_each<T: Sync>(list: &[T], work: impl Fn(&T) -> Verdict + Sync) -> Verdict
     })
 }
 
-/// One line of the table.
 struct Row {
     subject: String,
     name: String,
@@ -226,7 +220,6 @@ fn committed() -> String {
     std::fs::read_to_string(source().join("docs/checks.md")).unwrap_or_default()
 }
 
-/// Returns the committed table.
 fn table() -> Vec<Row> {
     let text = committed();
     let lines = text.split_once(TABLE).map_or("", |(_, table)| table).lines();
@@ -238,7 +231,6 @@ fn table() -> Vec<Row> {
     lines.filter_map(row).collect()
 }
 
-/// Returns the page with this table.
 fn rendered(table: &[Row]) -> String {
     let mut text = page() + TABLE;
     for subject in SUBJECTS {
@@ -261,7 +253,6 @@ fn page_is_fresh() -> Verdict {
     Ok(())
 }
 
-/// Writes the page, with the first check that finds each of these bugs.
 fn write_page(anew: &[String]) -> Verdict {
     let scratch = Scratch::new("anew");
     let found = Mutex::new(Vec::new());

@@ -1,5 +1,5 @@
-//! Tests of tcp-connect between processes on networks of every kind. The provider file is loaded by programs that know only the
-//! ABI.
+//! Tests of tcp-connect between processes, on the addresses of this host and between network namespaces. Programs that know only
+//! the ABI load the provider file.
 //!
 //! Run it with `cargo test -p tieline-conformance --test networks [-- NAME]`.
 
@@ -36,7 +36,6 @@ fn main() -> ExitCode {
     run_all(TESTS)
 }
 
-/// A time that is longer than any wait of a test.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn provider() -> &'static PathBuf {
@@ -97,7 +96,6 @@ impl Member {
         self.answer()
     }
 
-    /// Returns the last output of a process that has ended.
     fn last_words(&mut self) -> String {
         let _ = self.child.kill();
         let mut words = String::new();
@@ -105,7 +103,6 @@ impl Member {
         words
     }
 
-    /// Returns the error of a process that cannot even start.
     fn refusal(namespace: Option<&str>, variables: &[(&str, &str)]) -> String {
         let mut member = Member::start(namespace, variables);
         assert!(!member.child.wait().unwrap().success(), "it began");
@@ -127,7 +124,6 @@ fn places(address: &str) -> Vec<SocketAddr> {
     contact.addresses.iter().map(|at| SocketAddr::new(at.ip, at.port)).collect()
 }
 
-/// Exchanges datagrams in both directions at the same time.
 fn exchange(a: &mut Member, b: &mut Member) {
     let (at_a, at_b) = (a.ask("address"), b.ask("address"));
     a.tell(&format!("send {at_b} 3000"));
@@ -174,7 +170,6 @@ fn secrets() -> Verdict {
     Ok(())
 }
 
-/// Returns a port that was free on all addresses a moment ago.
 fn a_free_port() -> u16 {
     TcpListener::bind("[::]:0").unwrap().local_addr().unwrap().port()
 }
@@ -296,7 +291,7 @@ impl Drop for Hosts {
     }
 }
 
-/// The interfaces with IPv4 only: IPv6 addresses are not usable before the kernel has finished duplicate address detection.
+/// The setting that selects IPv4: IPv6 addresses are not usable before the kernel has finished duplicate address detection.
 const RAILS: (&str, &str) = ("TIELINE_TCP_INTERFACES", "10.61.0.0/16");
 
 fn two_hosts() -> Verdict {

@@ -1,4 +1,4 @@
-# The functions of the lab's tests. Each function affects the host that calls it.
+# The functions of the lab's tests.
 
 # skip REASON: ends a test that cannot run here. The test then counts as skipped on every host.
 skip() {
@@ -44,8 +44,8 @@ until_true() {
     until "$@" > /dev/null 2>&1; do sleep 0.1; done
 }
 
-# serve PORT COMMAND...: runs a server, signals `port-PORT` once it listens (TCP, or a connection manager's port), and
-# returns its exit status.
+# serve PORT COMMAND...: runs a server, signals `port-PORT` once it listens (TCP, or a connection manager's port) or
+# has ended, and returns its exit status.
 serve() {
     local port=$1 pid
     shift
@@ -173,8 +173,8 @@ failed_with() {
     grep -qi "failed: .*\($1\)" words || fail "the reason is not said"
 }
 
-# queue_pairs: prints the local and the remote queue pair of every reliable connection of this host that carries data,
-# without queue pairs that belong to an id of the connection manager.
+# queue_pairs: prints the local and the remote queue pair of the reliable connections of this host, without queue
+# pairs that belong to an id of the connection manager.
 queue_pairs() {
     rdma resource show cm_id | sed -n 's/.* lqpn \([0-9]*\) .*/\1/p' > managed
     rdma resource show qp | sed -n 's/.* lqpn \([0-9]*\) rqpn \([0-9]*\) type RC .*/\1 \2/p' |
@@ -182,7 +182,8 @@ queue_pairs() {
 }
 
 # crossing CONNECTIONS ROUNDS: in every round, both hosts open CONNECTIONS connections to each other at the same time.
-# While the connections of the last round are open, the test also checks from outside that each pair has exactly one.
+# While the connections of the last round are open, the function also checks from outside that each pair has exactly
+# one.
 crossing() {
     local pid
     built examples/verbs_crossing
@@ -203,9 +204,9 @@ crossing() {
     echo "each of $1 queue pairs here is connected to one there, and that one to it"
 }
 
-# lossy TIMEOUT: makes links lose 5 %, reorder and duplicate packets, and makes devices retry after TIMEOUT without a
-# limit. soft RoCE repeats a transfer of 16 packets several times until it has arrived in order, and would count these
-# retries.
+# lossy TIMEOUT: makes links lose 5 %, reorder and duplicate packets, and makes soft RoCE retry after TIMEOUT without
+# a limit. soft RoCE repeats a transfer of 16 packets several times until it has arrived in order, and would count
+# these retries.
 lossy() {
     export TIELINE_VERBS_ACK_TIMEOUT=$1 TIELINE_VERBS_RETRY_COUNT=7
     netem loss 5% delay 1ms reorder 25% duplicate 1% || fail "tc netem"
@@ -294,7 +295,8 @@ unload() {
 # counter MODULE NAME: prints a counter of a module.
 counter() { cat "/sys/module/$1/parameters/$2"; }
 
-# nothing_attached: checks that attachments were made, and that all have ended.
+# nothing_attached: checks that attachments were made, and that as many have
+# ended.
 nothing_attached() {
     grep . /sys/module/xpmem/parameters/*
     [ "$(counter xpmem attached)" -gt 0 ] || fail "nothing was attached"
@@ -306,7 +308,7 @@ pinned_pages() {
     awk '$1 == "nr_foll_pin_acquired" { pinned += $2 } $1 == "nr_foll_pin_released" { pinned -= $2 } END { print pinned + 0 }' /proc/vmstat
 }
 
-# nothing_pinned: checks that regions were made, and that all have ended.
+# nothing_pinned: checks that regions were made, and that as many have ended.
 nothing_pinned() {
     grep . /sys/module/knem/parameters/*
     [ "$(counter knem created)" -gt 0 ] || fail "no region was made"

@@ -18,7 +18,6 @@ fn main() {
     }
 }
 
-/// Returns the comparisons, as functions in Rust.
 fn comparisons(names: &Names) -> String {
     let (mut records, mut constants) = (String::new(), String::new());
     let (mut declared, mut fields) = (Vec::new(), 0);
@@ -82,13 +81,11 @@ fn compare_constant(names: &Names, module: &str, name: &str) -> String {
     format!("    compare_constant!(out, {module}::{name}, theirs::{theirs});\n")
 }
 
-/// A record, as it is declared.
 struct Record<'t> {
     name: &'t str,
     fields: Vec<&'t str>,
 }
 
-/// Returns the records of a file that rustfmt has formatted.
 fn records_of(text: &str) -> Vec<Record<'_>> {
     let mut records: Vec<Record> = Vec::new();
     let mut within = false;

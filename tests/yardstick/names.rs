@@ -13,14 +13,11 @@ pub(crate) struct Names {
     /// The paths of constants in the crate, by the beginning of the constant's name; `*` represents the name. The first match
     /// applies.
     pub(crate) constants: &'static [(&'static str, &'static str)],
-    /// The constants that the crate does not have.
     pub(crate) absent: &'static [&'static str],
 }
 
-/// The counterpart of a field.
 #[derive(Clone, Copy)]
 pub(crate) enum Field<'n> {
-    /// A field of the same size.
     Is(&'n str),
     /// The first of several fields, which the provider declares as one: only the offset is compared.
     BeginsAt(&'n str),
@@ -29,7 +26,6 @@ pub(crate) enum Field<'n> {
 }
 
 impl Names {
-    /// Returns all declarations that these tables name.
     pub(crate) fn all(&self) -> impl Iterator<Item = &'static str> {
         let records = self.records.iter().map(|(name, _)| *name);
         let fields = self.fields.iter().map(|(name, _)| *name);

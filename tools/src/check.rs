@@ -50,7 +50,8 @@ pub(crate) struct Args {
     until_failure: bool,
 }
 
-/// The time limit of one route. The limit exceeds that of a connection, so that the connection's own error is reported.
+/// The time limit of one route. The limit exceeds the default timeout of a connection, so that the connection's own error is
+/// reported.
 const WAY_LIMIT: Duration = Duration::from_secs(60);
 /// The exit status if no provider can be checked because of the settings, the file or the command line.
 const UNUSABLE: u8 = 2;

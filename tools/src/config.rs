@@ -1,4 +1,5 @@
-//! `tieline config`: prints every variable with its value, the origin of the value, its default and its meaning.
+//! `tieline config`: prints variables with their values, the origin of each value, its default and its meaning; or
+//! docs/configuration.md, or a file of settings.
 
 use crate::info::print;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! `tieline info`: prints the devices and providers that were found, those in use, the reason for each that is not used, and the
-//! state of a running process.
+//! `tieline info`: prints the providers, modules and paths that were found, with `--why` the reasons, or with `--pid` the state of
+//! a running process.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -29,7 +29,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     }
     let mut builder = Context::builder();
     if args.all && std::env::var_os("TIELINE_LOG").is_none() {
-        // The report includes the reasons that providers give for devices they do not use.
+        // The report then includes reasons that providers log for devices they do not use.
         builder = builder.set("TIELINE_LOG", "info");
     }
     let (report, unusable) = builder.report()?;
@@ -49,7 +49,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     }
 }
 
-/// Describes every context of a running process.
+/// Describes the contexts of a running process.
 fn running(pid: u32, json: bool) -> Result<String, Error> {
     let contexts = tieline::live::status_of(pid)?;
     if json {

@@ -1,8 +1,8 @@
 //! The command `tieline`: providers and their state (`info`, `config`), conformance (`check`), performance (`perf`), a launcher
 //! (`run`), a generator of providers (`new-provider`), and commands for the project and its packages.
 //!
-//! Every subcommand is a module with an `Args` and a `main(Args) -> Result<ExitCode, Error>`. An error is one
-//! line: `tieline: what: why; what to do`.
+//! A subcommand is a module with its arguments and a function that returns `Result<ExitCode, Error>`. An error is one line:
+//! `tieline: what: why; what to do`.
 
 mod check;
 mod completions;

@@ -4,16 +4,15 @@
 use std::io::Write;
 use tieline::job::wire::plain;
 
-/// The maximum length of an error line, in bytes.
+/// The maximum length of a line, in characters; the rest is replaced by `...`.
 const LONGEST: usize = 4096;
 
-/// Prints a line to standard error. Names and reasons may come from other hosts, so control characters are removed.
+/// Prints a line to standard error. Names and reasons may come from other hosts, so control characters are escaped.
 pub(crate) fn error(text: impl std::fmt::Display) {
     let line = format!("tieline: {}\n", plain(&text.to_string(), LONGEST));
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Prints a line to standard output.
 pub(crate) fn line(text: impl std::fmt::Display) {
     let line = format!("{}\n", plain(&text.to_string(), LONGEST));
     let mut out = std::io::stdout().lock();

@@ -8,7 +8,6 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Pins the calling thread to one processor.
 pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     // SAFETY: all-zero is a valid cpu_set_t: the type is an array of integers.
     let mut set: libc::cpu_set_t = unsafe { zeroed() };
@@ -99,20 +98,16 @@ pub(crate) fn raise_open_files() {
     }
 }
 
-/// Makes this process the parent of descendants that lose their parent.
 pub(crate) fn adopt_orphans() -> io::Result<()> {
     // SAFETY: the call takes numbers by value and touches no memory.
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) })
 }
 
-/// The result of [`next_dead`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dead {
     /// A child with this number has ended and was not reaped.
     Pid(u32),
-    /// No child has ended.
     None,
-    /// This process has no child.
     NoChild,
 }
 
@@ -133,13 +128,11 @@ pub(crate) fn next_dead() -> Dead {
     }
 }
 
-/// Reaps a child that has ended.
 pub(crate) fn collect(pid: u32) {
     // SAFETY: the call requests no status; the pid is that of one child.
     let _ = unsafe { libc::waitpid(pid as i32, std::ptr::null_mut(), libc::WNOHANG) };
 }
 
-/// Makes writes to this pipe return instead of waiting.
 pub(crate) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
     // SAFETY: the call passes no pointer.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
@@ -148,14 +141,12 @@ pub(crate) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
     check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) })
 }
 
-/// Sends a signal to one process.
 pub(crate) fn kill(pid: u32, signal: i32) -> io::Result<()> {
     let pid = i32::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: kill touches no memory of this process; `pid` is positive and therefore identifies one process.
     check(unsafe { libc::kill(pid, signal) })
 }
 
-/// A signal that was read from a [`Signals`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Signal {
     pub(crate) number: i32,

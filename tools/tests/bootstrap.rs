@@ -1,5 +1,5 @@
-//! Tests of a bootstrap with real processes: over TCP if they have a secret, and over a local socket otherwise. Each test starts
-//! its own program again for the ranks: a process with `TIELINE_TEST_RANK` is a rank, and the process without it observes the
+//! Tests of a bootstrap with real processes: over TCP if they have a secret, and over a local socket otherwise. The tests start
+//! their own program again for the ranks: a process with `TIELINE_TEST_RANK` is a rank, and the process without it observes the
 //! ranks.
 
 use std::io::{Read, Write};
@@ -9,7 +9,6 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tieline::{Status, job::Job};
 
-/// Returns a free port of this host, which another process could still take.
 fn port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

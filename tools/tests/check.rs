@@ -31,7 +31,6 @@ fn hanging(name: &str) -> Option<(PathBuf, PathBuf)> {
     changed(name, good, &format!("for (;;) ;\n    {good}"))
 }
 
-/// Compiles the C example with some text replaced.
 fn changed(name: &str, from: &str, to: &str) -> Option<(PathBuf, PathBuf)> {
     let text = std::fs::read_to_string(source().join("docs/examples/loopback.c")).unwrap();
     assert_eq!(text.matches(from).count(), 1);

@@ -1,5 +1,6 @@
-//! Provider files with changed bytes: the trial in a child process finds what would end the process that loads them, its end included.
-//! A function that uses an unset value may return by chance in the trial and not in the process. So one death is allowed.
+//! Provider files with changed bytes: the trial in a child process should detect files that would end the process that loads them.
+//! A function that uses an unset value may return by chance in the trial and not in the process. So one death in 10 000 files is
+//! allowed.
 //!
 //! `TESTS_WHOLE=1` tries 10 000 files; otherwise the test tries the first files of the same sequence, until its time is used up.
 
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 fn whole_file(place: &Path) -> Option<Vec<u8>> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let (extra, file) = (place.join("ends.c"), place.join("whole.so"));
-    // The file has finalizers of each kind.
+    // The file has finalizers, with and without a priority.
     let text = "static volatile int ended;\n__attribute__((destructor)) static void end(void) { ended++; }\n\
                 __attribute__((destructor(200))) static void last(void) { ended += 2; }\n";
     std::fs::write(&extra, text).unwrap();
@@ -32,7 +33,6 @@ fn whole_file(place: &Path) -> Option<Vec<u8>> {
     Some(std::fs::read(file).unwrap())
 }
 
-/// Returns the file offsets of the dynamic section.
 fn dynamic_section(file: &[u8]) -> std::ops::Range<usize> {
     let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap()) as usize;
     let (headers, count) = (word(32), usize::from(file[56]));
@@ -52,7 +52,7 @@ impl Random {
     }
 }
 
-/// Returns file number `seed`: one to four bytes are changed, half of them in the headers and the dynamic section.
+/// Returns file number `seed`: one to four bytes are changed, some of them in the headers and the dynamic section.
 fn damaged(whole: &[u8], seed: u64) -> Vec<u8> {
     let mut random = Random((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut file = whole.to_vec();
@@ -75,7 +75,6 @@ fn damaged(whole: &[u8], seed: u64) -> Vec<u8> {
 /// The status with which `timeout` ends after it has ended a process.
 const ENDED_BY_TIMEOUT: i32 = 124;
 
-/// A process that opens a context with this folder's file, and ends.
 fn opened(place: &Path) -> ExitStatus {
     // A signal that ends the process ends `timeout` likewise.
     let mut command = Command::new("timeout");

@@ -8,7 +8,7 @@ use tieline_testing::built;
 
 const TIELINE: &str = env!("CARGO_BIN_EXE_tieline");
 
-/// All packaged providers that are in no other suite's list.
+/// The providers that the tests build as files; `shm` and `shm-cma` are linked in.
 const ALL: [built::Made<'static>; 6] = [
     built::TCP[0],
     built::TCP[1],
@@ -18,7 +18,6 @@ const ALL: [built::Made<'static>; 6] = [
     ("tieline-provider-shm-xpmem-plugin", "libtieline_shm_xpmem.so"),
 ];
 
-/// The directory with the providers of this build.
 struct Providers(PathBuf);
 
 impl Providers {

@@ -1,5 +1,5 @@
 //! Tests of `tieline run --hosts`: over a real sshd on loopback, over network namespaces, and over a substitute for ssh that starts
-//! the shell on this host. Each test starts its own program again for the ranks.
+//! the shell on this host. The tests start their own program again for the ranks, or a shell script.
 
 #[path = "hosts/sshd.rs"]
 mod sshd;
@@ -34,7 +34,6 @@ fn root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout == b"0\n")
 }
 
-/// A directory that is removed with the test.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -79,14 +78,12 @@ fn run(hosts: &str, n: usize, ssh: &str, options: &[&str], program: &[&str]) -> 
     command
 }
 
-/// Runs the named test of this file as the ranks.
 fn job(hosts: &str, n: usize, ssh: &str, test: &str) -> Output {
     let itself = std::env::current_exe().unwrap();
     let program = [itself.to_str().unwrap(), test, "--exact", "--nocapture", "--test-threads=1"];
     run(hosts, n, ssh, &[], &program).output().unwrap()
 }
 
-/// Runs the program of every rank.
 fn exchange() {
     let job = Job::from_env().unwrap();
     let all = job.exchange(&vec![job.rank() as u8; 10_000]).unwrap();

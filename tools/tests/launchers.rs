@@ -1,5 +1,5 @@
-//! Tests with the launchers of other projects: mpirun with its PMIx server, and a real Slurm of two nodes that the test starts.
-//! Each test starts its own program again for the ranks.
+//! Tests with the launchers of other projects: mpirun with its PMIx server, and a real Slurm of two nodes that the test starts. The
+//! tests start their own program again for the ranks.
 
 #[path = "launchers/slurm.rs"]
 mod slurm;
@@ -48,7 +48,6 @@ fn mpirun(n: usize, test: &str, set: &[(&str, &OsStr)]) -> Option<Output> {
     Some(command.output().unwrap())
 }
 
-/// Runs the program of every rank, for each launcher.
 fn exchange_and_check(job: &Job, size: usize) {
     assert_eq!(job.size(), size);
     for round in 0..10 {

@@ -11,7 +11,6 @@ const VERSIONS: &str = "FABRIC_1.0 { global: fi_version; local: *; };\n\
     FABRIC_1.3 { } FABRIC_1.1;\n\
     FABRIC_1.9 { } FABRIC_1.3;\n";
 
-/// A directory that is removed with the test.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -20,7 +19,6 @@ impl Drop for Folder {
     }
 }
 
-/// Compiles a library that lists more devices than the host has.
 fn library(folder: &Path) -> Result<PathBuf, String> {
     if !Path::new("/usr/include/rdma/fabric.h").exists() {
         return Err("libfabric's headers are not installed (libfabric-dev)".into());

@@ -28,7 +28,6 @@ fn said(what: &str, file: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
 }
 
-/// Returns the reason why the reader refuses a file.
 fn refusal(file: &Path) -> Option<String> {
     let output = read("deb-depends", file)?;
     assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");

@@ -1,5 +1,4 @@
-//! Tests of `tieline perf` with its real peer process: every test verifies its data, the path is the forced one, and the loss of a
-//! peer is reported in one line.
+//! Tests of `tieline perf` with its real peer process.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader};

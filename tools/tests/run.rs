@@ -1,5 +1,5 @@
-//! Tests of `tieline run` with real processes. Each test starts its own program again as the job: a process with `TIELINE_RANK` is
-//! a rank, and the process without it observes the ranks.
+//! Tests of `tieline run` with real processes. A job is a shell script or this program: a process of it with `TIELINE_RANK` is a
+//! rank, and the process without it observes the ranks.
 
 mod support;
 
@@ -19,7 +19,6 @@ use std::time::Duration;
 use support::{ended, until};
 use tieline::{Status, job::Job};
 
-/// Runs the named test of this file as a job of `n` ranks.
 fn job(n: usize, test: &str, options: &[&str]) -> Output {
     let itself = std::env::current_exe().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
@@ -42,7 +41,6 @@ fn started(n: usize, options: &[&str], script: &str, argument: &str) -> Command 
     command
 }
 
-/// Makes a standard output or error whose reader has closed it.
 fn closed() -> Stdio {
     let (ours, _) = UnixStream::pair().unwrap();
     Stdio::from(OwnedFd::from(ours))
@@ -218,7 +216,6 @@ fn the_first_failure_is_the_exit_code_and_the_others_are_ended() {
     );
 }
 
-/// The ranks are like those of a parameter server that loses a worker.
 #[test]
 fn with_keep_going_the_job_survives_a_rank_and_ends_as_the_last_one_does() {
     let lost = file("lost");

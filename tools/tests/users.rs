@@ -1,4 +1,4 @@
-//! Tests of ranks of a bootstrap on one host that start as other users, or that belong to another job. Each test starts its own
+//! Tests of ranks of a bootstrap on one host that start as other users, or that belong to another job. The tests start their own
 //! program again for the ranks. Tests that need a second user need root.
 
 use std::net::TcpListener;
@@ -12,7 +12,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tieline::job::wire::{Decoder, Frame};
 use tieline::{Status, job::Job};
 
-/// The number of the user nobody.
 const STRANGER: u32 = 65_534;
 
 fn port() -> u16 {

@@ -1,8 +1,7 @@
 //! Links `libtieline.so.0` from the static library that cargo builds from `capi/`.
 //!
 //! The C compiler links the library with a version script made from `capi/libtieline.symbols`: the symbols in that file are
-//! exported, each with its version, and no others. The result does not depend on the linker or on rustc's linker options.
-//! [`check_exports`] compares the exports of the result with the file.
+//! exported, each with its version, and no others. [`check_exports`] compares the exports of the result with the file.
 
 use crate::sh::{Outcome, capture, command, make_folder, on, read, root, run, target, write};
 use std::collections::BTreeMap;
@@ -13,7 +12,6 @@ pub(crate) const SONAME: &str = "libtieline.so.0";
 /// The libraries that Rust's standard library needs (`--print native-static-libs`).
 pub(crate) const SYSTEM: &[&str] = &["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
 
-/// Returns the exported symbols, each with its version.
 fn symbols() -> Outcome<BTreeMap<String, String>> {
     let file = root().join("capi/libtieline.symbols");
     let text = read(&file)?;
@@ -42,7 +40,6 @@ fn version_script(symbols: &BTreeMap<String, String>) -> String {
     script
 }
 
-/// Returns the directory of the linked libraries.
 pub(crate) fn folder(profile: &str) -> PathBuf {
     target().join(profile).join("c")
 }

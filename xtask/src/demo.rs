@@ -1,4 +1,4 @@
-//! `cargo xtask demo [FILE]`: builds a fresh clone, and moves real data between two processes.
+//! `cargo xtask demo [FILE]`: builds the command and some providers, and moves a file between two processes.
 
 use crate::setup;
 use crate::sh::{
@@ -10,7 +10,6 @@ use std::time::Instant;
 /// The providers of the demo, which need no device.
 const SHOWN: [&str; 4] = ["shm", "shm-cma", "tcp", "tcp-connect"];
 
-/// The components that the demo does not build.
 const NOT_BUILT: &str = "the C library and the providers verbs, ofi, shm-xpmem and shm-knem";
 
 pub(crate) fn run(file: Option<&str>) -> Outcome {
@@ -54,7 +53,7 @@ pub(crate) fn run(file: Option<&str>) -> Outcome {
     Ok(())
 }
 
-/// Runs the demo as one step of `cargo xtask test`; all data that it moves is verified.
+/// Runs the demo as one step of `cargo xtask test`.
 pub(crate) fn check() -> crate::check::Count {
     crate::check::Count::one(run(None))
 }

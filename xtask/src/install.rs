@@ -18,7 +18,6 @@ pub(crate) const PROVIDERS: [&str; 8] =
 const USAGE: &str =
     "install --prefix DIR [--libdir DIR] [--debug] [--unstripped]; DESTDIR goes before all of them";
 
-/// The directories of an installation.
 struct Places {
     prefix: PathBuf,
     libdir: PathBuf,
@@ -57,7 +56,6 @@ impl Places {
         Ok(Places { prefix, libdir, destination, profile, tells: true, strips })
     }
 
-    /// Returns the present location of a path of the installation, below `$DESTDIR`.
     fn laid(&self, path: &Path) -> PathBuf {
         self.destination.join(path.strip_prefix("/").unwrap_or(path))
     }
@@ -132,7 +130,6 @@ impl Places {
 /// The time limit of a release build, which optimizes all code again when it links, and is slow on a busy machine.
 const BUILD: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// Runs `cargo xtask install ...`.
 pub(crate) fn install(words: &[&str]) -> Outcome {
     let places = Places::of(words)?;
     if places.strips && sh::which("strip").is_none() {
@@ -220,7 +217,6 @@ fn lay(places: &Places) -> Outcome {
     Ok(())
 }
 
-/// Returns the numbers of the provider ABI, as the header states them.
 fn abi() -> Outcome<(String, String)> {
     let header = root().join("include/tieline_provider.h");
     let text = read(&header)?;

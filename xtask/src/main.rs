@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask demo | check | test | bench | package | setup | header | mutants`.
+//! The project's own commands: `cargo xtask COMMAND`.
 
 mod bench;
 mod c_library;

@@ -1,6 +1,7 @@
-//! `cargo xtask mutants`: breaks the promises of `promises.txt` in a copy of the tree, and checks that a test fails for each.
+//! `cargo xtask mutants`: breaks the promises of `promises.txt` in a copy of the tree, one at a time, and checks that a test fails
+//! for each.
 //!
-//! The copy has one change at a time. cargo-mutants makes random changes (`.cargo/mutants.toml`).
+//! cargo-mutants makes random changes (`.cargo/mutants.toml`).
 
 use crate::package::{files, known_to_git};
 use crate::sh::{
@@ -41,7 +42,7 @@ const NEAR: &[(&str, &[&str])] = &[
 ];
 const SHM: &str = "tieline-provider-shm";
 const ABOVE: &str = "tieline-tools tieline-runtime tieline-capi tieline-provider-verbs";
-/// The packages that are tested last. These packages have their own runners, and their tests start processes and need seconds each.
+/// The packages that are tested last. They have their own runners, and their tests start processes and need seconds each.
 const LAST: &str = "tieline-conformance tieline-processes";
 /// The packages whose tests end a process in the middle of a call, with the feature of the hooks.
 const HOOKS: [&str; 3] = [SHM, "tieline-provider-shm-cma", "tieline-processes"];
@@ -52,10 +53,8 @@ const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 /// A line of the table: a promise that is broken.
 struct Promise {
     file: &'static str,
-    /// A text that occurs once in the file.
     place: &'static str,
     becomes: &'static str,
-    /// The description of the change.
     broken: &'static str,
 }
 
@@ -128,7 +127,6 @@ impl Promise {
     }
 }
 
-/// Runs `cargo xtask mutants [--list] [FILTER...]`.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let (is_list, filters) = match words {
         ["--list", filters @ ..] => (true, filters),
@@ -168,9 +166,7 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
     if unnoticed.is_empty() { Ok(()) } else { Err(unnoticed.join("\n")) }
 }
 
-/// The result of the tests with a change.
 enum Verdict {
-    /// This test has failed twice.
     Caught(String),
     /// This test has reached its time limit, and no other test has failed.
     Hang(String),

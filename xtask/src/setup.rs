@@ -33,7 +33,6 @@ pub(crate) const LAB: Needs = "
     ip iproute2  setpriv util-linux  ibv_devinfo ibverbs-utils  ib_write_bw perftest
     rping rdmacm-utils  fi_info libfabric-bin";
 
-/// The packages of the rivals in benchmarks.
 pub(crate) const BENCH: Needs = "
     cc gcc  ucx_perftest ucx-utils  /usr/include/ucp/api/ucp.h libucx-dev  mpirun openmpi-bin
     mpicc libopenmpi-dev  taskset util-linux  NPopenmpi netpipe-openmpi  sockperf sockperf
@@ -86,7 +85,6 @@ pub(crate) fn install_or_say(needs: Needs) {
     }
 }
 
-/// Returns the packages of missing probes.
 fn missing(needs: Needs) -> Vec<&'static str> {
     let words: Vec<&str> = needs.split_whitespace().collect();
     let is_there = |probe: &str| match probe.starts_with('/') {

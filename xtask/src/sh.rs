@@ -13,12 +13,10 @@ use tieline_testing::hang::{self, Limit};
 /// A result whose error is one line of text.
 pub(crate) type Outcome<T = ()> = Result<T, String>;
 
-/// Returns the directory of the workspace.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_path_buf()
 }
 
-/// Returns cargo's build directory.
 pub(crate) fn target() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) if !dir.is_empty() => root().join(dir),
@@ -26,10 +24,8 @@ pub(crate) fn target() -> PathBuf {
     }
 }
 
-/// Whether long tests run at full length.
 pub(crate) static WHOLE: AtomicBool = AtomicBool::new(false);
 
-/// Returns a command that runs in the workspace.
 pub(crate) fn command(program: impl AsRef<OsStr>, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     let _ = command.args(args).current_dir(root());
@@ -168,12 +164,10 @@ pub(crate) fn lines(command: &mut Command, mut each: impl FnMut(&str)) -> Outcom
     running.succeeded()
 }
 
-/// Converts an error of the system to a text that names the file.
 pub(crate) fn on<T>(file: impl AsRef<Path>, result: std::io::Result<T>) -> Outcome<T> {
     result.map_err(|e| format!("{}: {e}", file.as_ref().display()))
 }
 
-/// Returns a file's text.
 pub(crate) fn read(file: impl AsRef<Path>) -> Outcome<String> {
     on(&file, std::fs::read_to_string(&file))
 }
@@ -183,17 +177,14 @@ pub(crate) fn bytes(file: impl AsRef<Path>) -> Outcome<Vec<u8>> {
     on(&file, std::fs::read(&file))
 }
 
-/// Writes a file, and replaces an existing one.
 pub(crate) fn write(file: impl AsRef<Path>, text: impl AsRef<[u8]>) -> Outcome {
     on(&file, std::fs::write(&file, text))
 }
 
-/// Makes a directory and its parents.
 pub(crate) fn make_folder(folder: impl AsRef<Path>) -> Outcome {
     on(&folder, std::fs::create_dir_all(&folder))
 }
 
-/// Returns the entries of a directory, sorted.
 pub(crate) fn entries(folder: impl AsRef<Path>) -> Outcome<Vec<PathBuf>> {
     let found = on(&folder, std::fs::read_dir(&folder))?;
     let mut entries: Vec<PathBuf> = found.flatten().map(|entry| entry.path()).collect();
@@ -201,19 +192,16 @@ pub(crate) fn entries(folder: impl AsRef<Path>) -> Outcome<Vec<PathBuf>> {
     Ok(entries)
 }
 
-/// Returns the files of a directory with this ending, sorted.
 pub(crate) fn files_of(folder: impl AsRef<Path>, ending: &str) -> Outcome<Vec<PathBuf>> {
     let mut files = entries(&folder)?;
     files.retain(|file| file.extension().is_some_and(|end| end == ending));
     Ok(files)
 }
 
-/// Returns the last part of a path.
 pub(crate) fn name_of(file: &Path) -> String {
     file.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Returns cargo's metadata of the packages of the workspace and of their dependencies.
 pub(crate) fn packages(args: &[&str]) -> Outcome<Vec<serde_json::Value>> {
     let said = capture(cargo(&["metadata", "--format-version", "1"]).args(args))?;
     let mut said: serde_json::Value =
@@ -227,19 +215,16 @@ pub(crate) fn listened(command: &mut Command) -> (Outcome<bool>, Vec<String>) {
     (lines(command, |line| said.push(line.to_owned())), said)
 }
 
-/// Returns the path of a program in PATH.
 pub(crate) fn which(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
-/// Checks whether this process is root.
 pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }
 
-/// Prints a heading, in bold on a terminal.
 pub(crate) fn heading(text: &str) {
     if std::io::stdout().is_terminal() {
         println!("\n\x1b[1m{text}\x1b[0m");
@@ -248,7 +233,6 @@ pub(crate) fn heading(text: &str) {
     }
 }
 
-/// Formats a duration for a reader.
 pub(crate) fn show_time(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     if seconds < 100.0 {

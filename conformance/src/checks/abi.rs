@@ -1,5 +1,5 @@
-//! Checks of the size rules of the ABI: older and newer cores, short and long records. Records end at an inaccessible page, so a
-//! provider that reads beyond the stated size crashes and fails the check.
+//! Checks of the size rules of the ABI: older and newer cores, short and long records. Guarded records end at an inaccessible page,
+//! so a provider that reads beyond the stated size crashes and fails the check.
 
 #![allow(unsafe_code)]
 
@@ -51,7 +51,6 @@ pub(super) fn an_older_core_with_a_shorter_host_table_is_served(case: &Case) -> 
     }
 }
 
-/// Checks whether the provider reports that its device is missing.
 fn finds_no_device(ops: &ProviderOps) -> bool {
     let mut count = 0;
     let code = ops.query_domains.map(|query| {
@@ -93,7 +92,7 @@ pub(super) fn a_newer_core_with_longer_tables_is_served(case: &Case) -> Checked 
         equal("bytes written behind the provider's own table", 0, touched)?;
     }
     let _ = count_of_domains(&ops.record)?;
-    // Tables state their own sizes.
+    // These tables are at least as long as their size field and one slot.
     let least = size_of::<usize>() * 2;
     for (name, table) in
         [("domain", ops.record.domain.cast::<usize>()), ("interface", ops.record.interface.cast())]
@@ -112,7 +111,7 @@ pub(super) fn a_newer_core_with_longer_tables_is_served(case: &Case) -> Checked 
     Ok(())
 }
 
-/// Calls an open function with records of every wrong and right shape.
+/// Calls an open function with a longer record, a shorter one, and longer ones with an unknown field.
 fn params<T: Copy>(
     what: &str,
     record: T,
@@ -398,7 +397,6 @@ pub(super) fn memory_and_keys_follow_the_tail_rule(case: &Case) -> Checked {
     })
 }
 
-/// Checks that a provider of this minor knows no field after the records of this minor.
 fn untouched(provider: &Provider, what: &str, tail: &[u8]) -> Checked {
     if provider.ops.abi_minor > u32::from(ABI_MINOR) {
         return Ok(());

@@ -1,5 +1,4 @@
-//! Checks of the end of endpoints and of their successors: error texts, wake-ups and queues of a closed endpoint, and its
-//! descriptor.
+//! Checks of closed endpoints and their successors: error texts, wake-ups, queues and the descriptor.
 
 use super::messages::check;
 use super::rma::{Bench, TARGET, bench, most};
@@ -13,7 +12,8 @@ use crate::watch::Patience;
 use tieline_plugin_api::abi::fixed_str;
 use tieline_plugin_api::{Status, caps, op_flags};
 
-/// Exchanges messages in both directions, and then closes the far end in an orderly way.
+/// Sends a message if the module can, and then closes the far end in an orderly way. Skips the check if the module connects only to
+/// itself.
 fn exchange_and_leave(case: &Case, desk: &mut Desk) -> Checked {
     if desk.boxes.len() < 2 {
         return Err(Stop::Skip("the module connects only to itself".to_string()));
@@ -57,7 +57,6 @@ pub(super) fn an_interface_sleeps_again_when_an_endpoint_that_failed_is_closed(
         exchange_and_leave(case, &mut desk)?;
         await_end(&mut desk)?;
         equal("the cookie of ENDPOINT_FAILED", NEAR_COOKIE, desk.boxes[0].failed[0].cookie)?;
-        // The endpoint is closed alternately when its own end was reported, and after the end of the next one was reported, too.
         desk.close_endpoints();
         let _ = fall_asleep(&mut desk.boxes[0])?;
         desk.forget();
@@ -79,7 +78,7 @@ fn bytes(case: &Case, n: usize) -> Vec<u8> {
     Random(n as u64 + 5).bytes(most(case).min(300))
 }
 
-/// Posts operations without a poll until there is no room. Returns the pending operations.
+/// Posts up to `COUNT` operations without a poll, until there is no room. Returns the pending operations.
 fn fill(case: &Case, bench: &Bench) -> Result<Vec<usize>, Stop> {
     let Bench { desk, key, local, target, .. } = bench;
     let (endpoint, mut pending) = (desk.endpoint(), Vec::new());

@@ -1,4 +1,4 @@
-//! Checks of remote atomics: every claimed operation, against an oracle and against each other.
+//! Checks of remote atomics.
 
 use super::rma::{Bench, bench};
 use crate::case::{ALL_RIGHTS, Case, Desk};
@@ -11,7 +11,6 @@ use std::time::Instant;
 use tieline_plugin_api::abi::Atomic;
 use tieline_plugin_api::{Status, access, atomic_op, caps, op_flags};
 
-/// Returns the value that an operation leaves in memory.
 fn oracle(op: u32, width: u32, old: u64, operand: u64, compare: u64) -> u64 {
     let mask = if width == 4 { u64::from(u32::MAX) } else { u64::MAX };
     let (operand, compare) = (operand & mask, compare & mask);
@@ -152,13 +151,11 @@ pub(super) fn an_atomic_without_the_right_or_after_deregister_is_rejected(case: 
     refused("an atomic with a revoked key", done, &[Status::KeyRejected])
 }
 
-/// Returns a fetching add, with its width.
 pub(super) fn fetching(case: &Case) -> Option<(u32, u32)> {
     let add = |(op, _, fetch): &(u32, u32, bool)| *op == atomic_op::ADD && *fetch;
     claimed(case).into_iter().find(add).map(|(op, width, _)| (op, width))
 }
 
-/// Returns the width of the add that the counting checks use.
 pub(super) fn add_width(case: &Case) -> Result<usize, Stop> {
     Ok(add(case)?.1 as usize)
 }
@@ -168,7 +165,7 @@ pub(super) fn add(case: &Case) -> Result<(u32, u32, bool), Stop> {
     add.ok_or_else(|| Stop::Skip("claims no atomic add".to_string()))
 }
 
-/// Adds 1 at offset 8 of the region of the key `packed`, `times` times, until the sum is visible in that region.
+/// Adds 1 at offset 8 of the region of the key `packed`, `times` times, and then flushes.
 pub(crate) fn count(case: &Case, desk: &mut Desk, packed: &[u8], times: u64) -> Checked {
     let (op, width, fetch) = add(case)?;
     let key = desk.import(packed)?;

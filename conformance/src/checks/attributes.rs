@@ -1,4 +1,4 @@
-//! Checks that the statements of a provider about itself are possible, and that the provider checks addresses carefully.
+//! Checks of a provider's attributes, tables and addresses.
 
 use crate::case::Case;
 use crate::load;
@@ -43,7 +43,6 @@ pub(super) fn every_claimed_capability_has_its_slot(case: &Case) -> Checked {
     Ok(())
 }
 
-/// Checks that the tables have every slot that the role and the capabilities of the module and of its domain need.
 pub(super) fn every_slot_is_there(case: &Case) -> Checked {
     let tables = &case.provider.tables;
     let missing = tables

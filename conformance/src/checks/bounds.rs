@@ -5,8 +5,8 @@ use crate::report::{Checked, Stop, holds, succeeds};
 use std::time::{Duration, Instant};
 use tieline_plugin_api::Status;
 
-/// The time that a waiting call takes every time. A call that does not wait may take this long on a busy machine, but not every
-/// time.
+/// The minimum duration that every attempt of a waiting call takes. A call that does not wait may take this long on a busy machine,
+/// but not every time.
 const WAITS: Duration = Duration::from_millis(100);
 
 pub(super) fn connect_does_not_wait_for_its_peer(case: &Case) -> Checked {

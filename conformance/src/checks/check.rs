@@ -24,12 +24,10 @@ impl Check {
         needs.map(short_name).collect::<Vec<_>>().join(", ")
     }
 
-    /// Checks whether the check applies to modules of this role.
     pub(crate) fn is_for(&self, role: u32) -> bool {
         1u32.checked_shl(role).is_some_and(|bit| self.roles & bit != 0)
     }
 
-    /// Runs the check in this process.
     pub(crate) fn run(&self, case: &Case) -> Verdict {
         case.needs(self.needs).and_then(|()| (self.run)(case)).into()
     }

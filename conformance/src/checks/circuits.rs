@@ -11,14 +11,13 @@ use crate::report::{Checked, Stop, equal, fail, holds, refused, same_bytes, succ
 use crate::watch::Patience;
 use tieline_plugin_api::{Status, caps};
 
-/// Returns an interface with an unconnected endpoint under this cookie, and that endpoint's address.
+/// Returns an interface with an unconnected endpoint, which has this cookie, and that endpoint's address.
 fn fresh(case: &Case, cookie: u64) -> Result<(Mailbox, Endpoint, Vec<u8>), Stop> {
     let mut mailbox = Mailbox::new(case.interface()?);
     let (endpoint, address) = another(case, &mut mailbox, cookie)?;
     Ok((mailbox, endpoint, address))
 }
 
-/// Adds an endpoint to an interface.
 fn another(case: &Case, mailbox: &mut Mailbox, cookie: u64) -> Result<(Endpoint, Vec<u8>), Stop> {
     mailbox.cookies.push(cookie);
     let endpoint = succeeds("connect", mailbox.interface.connect(&[], &[], cookie))?;
@@ -26,7 +25,6 @@ fn another(case: &Case, mailbox: &mut Mailbox, cookie: u64) -> Result<(Endpoint,
     Ok((endpoint, address))
 }
 
-/// Polls all interfaces of the list once.
 fn turn(mailboxes: &mut [&mut Mailbox]) -> Checked {
     let mut any = false;
     for mailbox in mailboxes {
@@ -203,7 +201,7 @@ pub(super) fn messages_sent_before_connect_arrive_though_their_sender_has_closed
     Ok(())
 }
 
-/// A number above that of the pending connections of any one endpoint.
+/// A number of peers above the number of pending connections that an endpoint is likely to hold.
 const STRANGERS: u64 = 12;
 
 pub(super) fn an_endpoint_that_waits_keeps_no_other_waiting(case: &Case) -> Checked {

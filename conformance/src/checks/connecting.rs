@@ -1,5 +1,4 @@
-//! Checks of new connections. For modules that connect endpoints, also of a crowd at one address, and of an absent peer while the
-//! worker sleeps.
+//! Checks of new connections.
 
 use super::messages::check;
 use super::waiting::{address_of, connect};
@@ -10,7 +9,6 @@ use crate::report::{Checked, Stop, equal, fail, succeeds};
 use crate::watch::Patience;
 use tieline_plugin_api::Status;
 
-/// The cookie of the endpoints in these checks.
 const COOKIE: u64 = 1;
 
 pub(super) fn only_to_endpoints(case: &Case) -> Checked {
@@ -20,7 +18,6 @@ pub(super) fn only_to_endpoints(case: &Case) -> Checked {
     }
 }
 
-/// Returns an interface with an unconnected endpoint, and that endpoint's address.
 fn fresh(case: &Case) -> Result<(Mailbox, Endpoint, Vec<u8>), Stop> {
     let mut mailbox = Mailbox::new(case.interface()?);
     mailbox.cookies.push(COOKIE);
@@ -55,7 +52,7 @@ pub(super) fn an_endpoint_that_leads_to_nobody_wakes_its_worker(case: &Case) -> 
     Ok(())
 }
 
-/// A number above that of the pending connections of any one endpoint.
+/// A number of peers above the number of pending connections that an endpoint is likely to hold.
 const STRANGERS: u64 = 12;
 
 pub(super) fn a_crowd_at_an_endpoint_keeps_its_peer_not_away(case: &Case) -> Checked {

@@ -1,4 +1,4 @@
-//! Checks of connection-only modules: datagrams that arrive, and error texts if they cannot.
+//! Checks of connection-only modules: datagrams, failures, sleep and threads.
 
 use super::processes::Partner;
 use super::waiting::TRIES;
@@ -82,7 +82,7 @@ fn in_words(answer: Result<(), tieline_plugin_api::Failure>) -> Checked {
     holds(!failure.text.is_empty(), "the reason of a refusal", "words", found)
 }
 
-/// Polls all connectors until the one at `at` has a datagram.
+/// Polls the connectors until the one at `at` has a datagram.
 pub(super) fn receive(posts: &mut [&mut Post], at: usize) -> Result<Vec<u8>, Stop> {
     waits_for("a datagram that was sent");
     loop {
@@ -116,7 +116,6 @@ pub(super) fn reliable(case: &Case) -> Checked {
     Err(Stop::Skip("does not claim to be reliable".to_string()))
 }
 
-/// Returns two connectors that reach each other.
 pub(super) fn pair(case: &Case) -> Result<(Post, Post), Stop> {
     let (near, far) = (Post::open(case)?, Post::open(case)?);
     if let Err(why) = near.connector.reachable(&far.address) {
@@ -168,7 +167,6 @@ pub(super) fn a_datagram_longer_than_the_limit_is_refused(case: &Case) -> Checke
     same_bytes("a datagram", b"as before", &receive(&mut [&mut near, &mut far], 1)?)
 }
 
-/// Returns the bytes of datagram `n`.
 pub(super) fn numbered(n: u64) -> Vec<u8> {
     let mut bytes = n.to_le_bytes().to_vec();
     bytes.resize(8 + (n as usize * 37) % 300, n as u8);
@@ -247,7 +245,6 @@ pub(super) fn two_that_send_to_each_other_at_once_lose_nothing(case: &Case) -> C
     Ok(())
 }
 
-/// Returns an address of a closed connector.
 fn nowhere(case: &Case) -> Result<Vec<u8>, Stop> {
     Ok(Post::open(case)?.address.clone())
 }
@@ -402,7 +399,6 @@ pub(super) fn two_threads_exchange_datagrams(case: &Case) -> Checked {
     })
 }
 
-/// Runs as one of two threads: passes its address, sends 4000 datagrams, and checks the same number.
 fn converse(case: &Case, mine: &Sender<Vec<u8>>, theirs: &Receiver<Vec<u8>>) -> Checked {
     const DATAGRAMS: u64 = 4_000;
     let gone = || Stop::Fail("the other thread gave up".to_string());

@@ -84,7 +84,6 @@ fn data(number: usize, n: usize, len: usize) -> Vec<u8> {
     Random((number * COUNT + n) as u64 + 3).bytes(len)
 }
 
-/// Processes completions, each at the interface on which the operation was posted.
 fn collect(hub: &mut Hub<'_>, ways: &mut [Way]) -> Checked {
     hub.turn()?;
     let spokes = hub.spokes.len();
@@ -110,7 +109,6 @@ fn collect(hub: &mut Hub<'_>, ways: &mut [Way]) -> Checked {
     Ok(())
 }
 
-/// Returns both directions of each peer.
 fn ways(case: &Case, hub: &mut Hub<'_>) -> Result<Vec<Way>, Stop> {
     let mut ways = Vec::new();
     for at in 0..hub.spokes.len() {
@@ -158,7 +156,7 @@ pub(super) fn operations_of_many_peers_at_once_have_each_its_bytes_and_end(case:
 
 const FLUSH: u64 = 0xf1_0000_0000;
 
-/// Makes progress until a flush of the endpoint has ended, whose interface is that of a peer, or the central one.
+/// Makes progress until a flush of `endpoint` has ended. The endpoint belongs to the peer at `spoke`, or to the central interface.
 fn flush(hub: &mut Hub<'_>, endpoint: &Endpoint, spoke: Option<usize>) -> Checked {
     let patience = Patience::new();
     let mut code = endpoint.flush(FLUSH);
@@ -249,7 +247,7 @@ pub(super) fn a_flush_covers_what_was_posted_while_another_one_was_under_way(
         while posted < early + 4 && put(&bench, posted).is_ok() {
             posted += 1;
         }
-        // The target handles a few operations at a time, so that the first flush ends before the rest is done.
+        // The target handles a few operations per poll, so that the first flush is likely to end before the rest is done.
         for mailbox in &mut bench.desk.boxes {
             mailbox.at_once = 1;
         }
@@ -298,7 +296,7 @@ pub(super) fn two_that_get_from_each_other_at_once_both_end(case: &Case) -> Chec
     }
     let mut pending = [0u64; 2];
     for round in 0..3 {
-        // Operations are posted until there is no room; meanwhile the other side does not poll.
+        // Operations are posted up to a bound or until there is no room; meanwhile the other side does not poll.
         let patience = Patience::new();
         for (number, way) in ends.iter().enumerate() {
             let mut n = 0;
@@ -384,7 +382,6 @@ pub(super) fn an_atomic_whose_answer_waits_is_done_once(case: &Case) -> Checked 
     equal("the sum of adds of 1 among long gets", MANY, u64::from_ne_bytes(sum))
 }
 
-/// Returns an endpoint from `near` to an interface of `domain`, and that interface.
 fn to_domain(
     case: &Case,
     near: &mut Mailbox,

@@ -1,4 +1,4 @@
-//! Checks of the death of a process: it is reported once to everyone concerned, after the last messages of the process.
+//! Checks of the death of a process: its report, and the messages and operations of the time before.
 
 use super::messages::check;
 use super::processes::{Partner, join, meet};
@@ -11,7 +11,6 @@ use crate::watch::{Patience, share, waits_for};
 use std::time::Instant;
 use tieline_plugin_api::{Status, caps, op_flags};
 
-/// Exchanges messages with the other process, which establishes both directions.
 fn exchange(desk: &mut Desk, partner: &mut Partner) -> Checked {
     partner.tell("echo 1")?;
     desk.send(1, 1, b"")?;
@@ -19,7 +18,6 @@ fn exchange(desk: &mut Desk, partner: &mut Partner) -> Checked {
     partner.answer(desk).map(drop)
 }
 
-/// Polls, to detect unexpected events, until another process has answered a fixed number of times.
 fn look_on(desk: &mut Desk) -> Checked {
     let began = Instant::now();
     while began.elapsed() < share(20) {
@@ -115,7 +113,7 @@ pub(super) fn messages_of_a_dead_process_arrive(case: &Case) -> Checked {
     exchange(&mut desk, &mut partner)?;
     partner.tell(&format!("send {MESSAGES}"))?;
     partner.tell("flush")?;
-    // If the delivery needs no progress in this process, no poll is made before the peer is dead.
+    // For a quarter of the limit there is no poll: a delivery that needs no progress in this process ends meanwhile.
     let alone = Instant::now();
     let mut answers = 0;
     waits_for("a process that sends some messages and flushes");
@@ -130,7 +128,7 @@ pub(super) fn messages_of_a_dead_process_arrive(case: &Case) -> Checked {
     partner.kill();
     waits_for("the messages that a process had flushed before it was killed");
     let mut seen = 0;
-    desk.boxes[0].at_once = 1; // the death is detected before all messages have been polled
+    desk.boxes[0].at_once = 1; // one event per poll, so that the death may be detected before all messages have been polled
     while seen < MESSAGES {
         while let Some(message) = desk.boxes[0].messages.pop_front() {
             check(&message, 2, seen, &seen.to_le_bytes())?;
@@ -199,7 +197,7 @@ pub(super) fn pending_operations_end_once_when_the_peer_dies(case: &Case) -> Che
     }
 }
 
-/// Returns the number of operations that were pending at the death, each of which has ended once.
+/// Returns the number of operations that were pending at the death, after each has ended.
 fn pending_at_death(case: &Case, polls: bool) -> Result<usize, Stop> {
     let (mut desk, mut partner) = meet(case)?;
     exchange(&mut desk, &mut partner)?;
@@ -217,7 +215,7 @@ fn pending_at_death(case: &Case, polls: bool) -> Result<usize, Stop> {
         let _ = desk.boxes[0].turn()?;
     }
     partner.kill();
-    desk.boxes[0].at_once = 1; // the death is detected before all operations have completed
+    desk.boxes[0].at_once = 1; // one event per poll, so that the death may be detected before all operations have completed
     let patience = Patience::new();
     let ended = |desk: &Desk, cookie: u64| {
         desk.boxes[0].completions.iter().filter(|done| done.cookie == cookie).count()
@@ -242,7 +240,7 @@ pub(super) fn the_death_of_a_peer_raises_no_signal(case: &Case) -> Checked {
     let (mut desk, mut partner) = meet(case)?;
     exchange(&mut desk, &mut partner)?;
     if case.has(caps::EVENT_FD) {
-        // A sleeping worker is woken, whatever the event.
+        // A sleeping worker is woken by a death.
         partner.tell("sleep")?;
         let _ = partner.answer(&mut desk)?;
     }

@@ -1,4 +1,4 @@
-//! Checks of connection-only modules whose peers die, sleep or call from several threads, and of the resources that they leave.
+//! Checks of connection-only modules whose peers die, sleep or call from several threads, and of resources that the modules keep.
 
 use super::connectors::{fall_asleep, meet, numbered, pair, receive, reliable, wait_left};
 use super::resources::{leaves_no_file, leaves_nothing};
@@ -13,7 +13,6 @@ use std::sync::{Barrier, Mutex};
 use std::time::Instant;
 use tieline_plugin_api::{Status, address_hash};
 
-/// Polls for a while, to detect unexpected events.
 fn look_on(post: &mut Post) -> Checked {
     let began = Instant::now();
     while began.elapsed() < share(20) {

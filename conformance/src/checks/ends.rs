@@ -1,5 +1,4 @@
-//! Checks of the end of endpoints: in an orderly way, without a peer, detected by a call. Also checks of the end of interfaces
-//! whose peer is inactive.
+//! Checks of the end of endpoints and interfaces.
 
 use super::processes::meet;
 use super::waiting::{address_of, connect};

@@ -1,5 +1,4 @@
-//! Checks of many operations at a time: each has its own bytes, its own cookie and one completion. A flush covers exactly the
-//! earlier ones.
+//! Checks of many operations at a time, and of flushes and fences among them.
 
 use super::atomics;
 use super::messages::cut;
@@ -14,12 +13,12 @@ use core::ops::Range;
 use tieline_plugin_api::abi::{Atomic, Iov};
 use tieline_plugin_api::{Status, op_flags};
 
-/// A number of operations that exceeds a table of 128 or 256.
+/// A number of operations that exceeds a table of 256.
 const COUNT: usize = 300;
 const STRIDE: usize = TARGET / COUNT / 8 * 8;
 const COOKIES: u64 = 0x7700_0000_0000;
 const FLUSH: u64 = 0x00f1_0054;
-/// The possible results of a range beyond the region.
+/// The accepted errors for a range beyond the region.
 const OUTSIDE: &[Status] = &[Status::OutOfRange, Status::Invalid, Status::KeyRejected];
 
 /// Operation `n` of a series: every other operation is a get, every seventh exceeds the region.
@@ -58,14 +57,13 @@ impl Numbered {
         let iov: Vec<Iov> = pieces.into_iter().map(piece).collect();
         let beyond = if self.leaves() { TARGET as u64 } else { 0 };
         let remote = if self.0 % 3 == 0 || self.leaves() { op_flags::REMOTE_COMPLETION } else { 0 };
-        // For the last operation the hint is false: then the next poll has to send the operation.
+        // Every fourth operation lacks the hint that more follow, so the provider has to send it without a further post.
         let flags = remote | if self.0 % 4 < 3 { op_flags::MORE } else { 0 };
         let offset = range.start as u64 + beyond;
         let target = Target { key, offset, cookie: self.cookie(), flags };
         desk.endpoint().rma(self.is_put(), &iov, target)
     }
 
-    /// Checks the result of the operation.
     fn has_ended(self, status: Result<(), Status>, case: &Case, bench: &Bench) -> Checked {
         let verb = if self.is_put() { "put" } else { "get" };
         let what = format!("{verb} {} of {COUNT} at once, by its cookie", self.0);
@@ -92,7 +90,6 @@ impl Numbered {
     }
 }
 
-/// Returns the initial contents of local memory and target for a series.
 fn prepared(case: &Case) -> Result<Bench, Stop> {
     let bench = bench(case, ALL_RIGHTS)?;
     for n in (0..COUNT).map(Numbered) {
@@ -105,7 +102,7 @@ fn prepared(case: &Case) -> Result<Bench, Stop> {
     Ok(bench)
 }
 
-/// The posted operations, and those of them that are pending.
+/// The number of posted operations, and the indices of those that are pending.
 struct Series {
     posted: usize,
     pending: Vec<usize>,
@@ -114,7 +111,6 @@ struct Series {
 }
 
 impl Series {
-    /// Processes completions.
     fn collect(&mut self, case: &Case, bench: &mut Bench) -> Checked {
         for done in core::mem::take(&mut bench.desk.boxes[0].completions) {
             if done.cookie == FLUSH {
@@ -143,14 +139,14 @@ impl Series {
     }
 }
 
-/// Makes progress until no operation is in flight any more.
+/// Flushes the endpoint of the desk. The check fails unless the flush succeeds.
 pub(super) fn settled(desk: &mut Desk) -> Checked {
     let endpoint = desk.endpoint();
     let code = desk.retry(|| endpoint.flush(FLUSH))?;
     equal("flush", Ok(()), desk.complete(code, FLUSH)?.map(drop))
 }
 
-/// Accepts a flush that succeeds, or reports the failure of an earlier operation, which has itself reported it.
+/// Accepts a flush that succeeds, or that reports an error from [`OUTSIDE`], which an earlier operation has reported, too.
 fn told(flush: Result<i64, Status>) -> Checked {
     match flush {
         Err(status) if OUTSIDE.contains(&status) => Ok(()),
@@ -158,7 +154,7 @@ fn told(flush: Result<i64, Status>) -> Checked {
     }
 }
 
-/// Checks that all operations posted before a completed flush are complete.
+/// Checks the bytes of the operations that were posted before a completed flush.
 fn flushed(case: &Case, bench: &Bench, before: usize) -> Checked {
     (0..before).try_for_each(|n| {
         Numbered(n).bytes_are_there(case, bench, "was posted before a flush that has ended")

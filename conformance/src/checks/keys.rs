@@ -1,4 +1,4 @@
-//! Checks of keys: pointers to their memory, one key for all endpoints of an interface, and operations that outlive their key.
+//! Checks of keys: pointers to memory, keys for all endpoints of an interface, and operations that outlive their key.
 
 use super::flight::settled;
 use super::offers::at_once;
@@ -98,7 +98,6 @@ pub(super) fn a_pointer_is_safe_when_its_owner_is_dead(case: &Case) -> Checked {
     Ok(())
 }
 
-/// Runs a put or get of this endpoint, from post to completion.
 fn done(
     desk: &mut Desk,
     endpoint: &Endpoint,

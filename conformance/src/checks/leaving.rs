@@ -11,36 +11,34 @@ use crate::watch::share;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tieline_plugin_api::{Status, caps};
 
-/// The maximum number of messages that a sender sends before it leaves, and the length of the longest.
+/// The maximum number of messages that a sender sends before it leaves.
 const MOST: u64 = 2000;
 const LONGEST: usize = 32 << 10;
-/// The number of consecutive polls without an event after which nothing more can arrive from a sender that has ended.
+/// The number of consecutive polls without an event after which the receiver expects no more from a sender that has ended.
 const QUIET: u32 = 100_000;
 
 pub(super) fn messages_arrive_though_their_sender_leaves_directly(case: &Case) -> Checked {
     leave_all(case, &[1, 5, 100, MOST], 0, false)
 }
 
-/// Checks that messages arrive although their sender leaves others unread. The close of a socket with unread data, for example,
-/// resets the connection in both directions.
+/// The close of a TCP socket with unread data, for example, resets the connection in both directions.
 pub(super) fn messages_arrive_though_their_sender_leaves_others_unread(case: &Case) -> Checked {
     leave_all(case, &[1, 100, MOST], 200, false)
 }
 
-/// Checks packed messages: one may have been accepted although the connection has no room yet.
 pub(super) fn packed_messages_arrive_though_their_sender_leaves_directly(case: &Case) -> Checked {
     let fits = case.attr.max_packed >= case.attr.max_short.min(LONGEST);
     if fits { leave_all(case, &[1, 20, MOST], 0, true) } else { Ok(()) }
 }
 
-/// A test with two threads. One thread sends some messages, or messages until there is no room, and leaves. The other thread sends
-/// messages to it, which it does not read, and only then polls.
+/// A test with two threads. The sender sends up to `most` messages and leaves. The receiver first sends `back` messages, which the
+/// sender does not read.
 #[derive(Clone, Copy)]
 struct Leaving {
     most: u64,
     back: u64,
     packed: bool,
-    /// Whether polls only after the sender is gone, if the sender's end needs no poll of its peer.
+    /// Whether the receiver waits, before it polls, for the end of the sender: for at most a fortieth of the time limit.
     late: bool,
 }
 
@@ -64,7 +62,6 @@ fn leave(case: &Case, leaving: Leaving) -> Checked {
     })
 }
 
-/// The messages between the two threads.
 enum Word {
     Address(Vec<u8>),
     /// The receiver has sent its messages.
@@ -147,8 +144,8 @@ fn send_and_leave(
     Ok(())
 }
 
-/// Checks messages that are too long for a slot of a ring, which lie in memory that the sender reuses. The sender must not reuse
-/// the memory before they are read, even if the endpoint is closed.
+/// The messages are too long for a slot of a ring, and lie in memory that the sender reuses. The sender must not reuse the memory
+/// before they are read, even if the endpoint is closed.
 pub(super) fn messages_keep_their_bytes_though_their_sender_sends_to_others(
     case: &Case,
 ) -> Checked {
@@ -205,7 +202,7 @@ pub(super) fn messages_keep_their_bytes_though_their_sender_sends_to_others(
     Ok(())
 }
 
-/// Polls all interfaces once, the far end first. The interfaces that can sleep are armed, since arming checks every source.
+/// Polls each interface once, the far end first. Interfaces that can sleep are armed before, since arming checks the event sources.
 fn look(case: &Case, desk: &mut Desk, third: &mut Mailbox) -> Checked {
     for mailbox in desk.boxes.iter_mut().rev().chain([third]) {
         if case.has(caps::EVENT_FD) {
@@ -232,7 +229,6 @@ fn send_one(
     }
 }
 
-/// Returns the bytes of a message, which both threads compute.
 fn payload(case: &Case, random: &mut Random, number: u64) -> Vec<u8> {
     let packed = if case.has(caps::AM_PACKED) { case.attr.max_packed } else { 0 };
     let len = match number % 8 {

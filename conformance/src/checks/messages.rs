@@ -7,7 +7,7 @@ use crate::report::{Checked, Stop, equal, fail, holds, refused, same_bytes, succ
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Status, access, caps, event_flags};
 
-/// The length of the longest message that checks send, whatever the module allows.
+/// The length of the longest message that these checks send, even if the module allows more.
 const LONGEST: usize = 1 << 20;
 
 pub(super) fn an_interface_reaches_and_connects_to_itself(case: &Case) -> Checked {
@@ -22,7 +22,7 @@ pub(super) fn an_interface_reaches_and_connects_to_itself(case: &Case) -> Checke
     })
 }
 
-/// Checks that a worker connects to itself over a module with only these capabilities.
+/// Skips the check if the module connects endpoints.
 fn only_to_interfaces(case: &Case) -> Checked {
     match case.connects_to_endpoint() {
         true => Err(Stop::Skip("the module connects endpoints, never to their own".to_string())),
@@ -67,7 +67,7 @@ fn a_message_names_the_endpoint(desk: &mut Desk) -> Checked {
     equal("arrivals at a module that connects to an endpoint", 0, desk.far().arrived.len())
 }
 
-/// Returns lengths around every boundary that a transport may have, up to `most`.
+/// Returns lengths at which a transport may behave differently: small ones, those around powers of two, and `most`.
 fn lengths(most: usize) -> Vec<usize> {
     let most = most.min(LONGEST);
     let mut lengths: Vec<usize> = (0..=17).collect();
@@ -113,7 +113,6 @@ pub(super) fn a_message_longer_than_the_limit_is_refused_or_arrives_whole(case: 
     nothing_more(&mut desk)
 }
 
-/// Checks that a message beyond the stated limit is refused, or arrives complete.
 fn refused_or_arrives(
     desk: &mut Desk,
     what: String,
@@ -153,7 +152,7 @@ pub(super) fn a_flood_is_answered_again_and_loses_nothing(case: &Case) -> Checke
     let len = case.attr.max_short.min(1024);
     let bound = (256 << 20) / len.max(64);
     let mut sent = 0u64;
-    // The first contact may need progress; the flood itself gets none.
+    // The first contact may need progress; the flood gets none.
     desk.send(4, sent, &vec![0; len])?;
     sent += 1;
     loop {
@@ -381,7 +380,6 @@ pub(super) fn a_gathered_message_arrives_in_the_order_of_its_pieces(case: &Case)
     nothing_more(&mut desk)
 }
 
-/// Cuts `0..len` into `count` pieces, some of them empty.
 pub(super) fn cut(random: &mut Random, len: usize, count: usize) -> Vec<core::ops::Range<usize>> {
     let mut ends: Vec<usize> = (1..count).map(|_| random.below(len + 1)).collect();
     ends.sort_unstable();
@@ -473,7 +471,6 @@ pub(super) fn the_memory_report_is_sane(case: &Case) -> Checked {
 }
 
 impl Desk {
-    /// Sends a packed message with header 0.
     fn send_packed(&mut self, id: u32, data: &[u8]) -> Checked {
         let endpoint = self.endpoint();
         let sent = self.retry(|| {
@@ -486,7 +483,6 @@ impl Desk {
     }
 }
 
-/// Checks the contents of a message.
 pub(crate) fn check(message: &Received, id: u32, header: u64, data: &[u8]) -> Checked {
     equal("a message's header", header, message.header)?;
     equal("a message's id", id, message.id)?;

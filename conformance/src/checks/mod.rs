@@ -47,7 +47,7 @@ const CONNECTORS: u32 = 1 << role::CONNECTION_ONLY;
 
 macro_rules! checks {
     ($( $module:ident for $roles:expr => { $( $name:ident: $needs:expr, $protects:literal; )* } )*) => {
-        /// Every check.
+        /// The checks, in the order in which they run.
         pub const CHECKS: &[Check] = &[
             $( $( Check {
                 name: stringify!($name),

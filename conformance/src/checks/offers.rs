@@ -16,7 +16,6 @@ const COUNT: usize = 60;
 const STRIDE: usize = TARGET / COUNT / 8 * 8;
 const LAST: u64 = 0x1a57;
 
-/// Checks whether operation `n` is a put: every other operation is a get.
 fn is_put(n: usize) -> bool {
     n % 2 == 0
 }
@@ -29,7 +28,6 @@ fn bytes(case: &Case, n: usize) -> Vec<u8> {
     Random(n as u64 + 1).bytes(range(case, n).len())
 }
 
-/// Returns the initial contents of local memory and target: puts carry the local bytes, gets those of the target.
 fn prepared(case: &Case) -> Result<Bench, Stop> {
     let bench = bench(case, ALL_RIGHTS)?;
     bench.local.write(0, &[0xee; TARGET]);
@@ -48,13 +46,12 @@ fn post(case: &Case, bench: &Bench, n: usize, flags: u64) -> Result<i64, Status>
     at_once(|| endpoint.rma(is_put(n), &[local.piece(at.clone())], target))
 }
 
-/// Posts without progress in between. If the call returns AGAIN a few times, there is no room.
+/// Posts without progress in between, and retries a few times after AGAIN.
 pub(super) fn at_once(post: impl Fn() -> Result<i64, Status>) -> Result<i64, Status> {
     let answer = (0..4).map(|_| post()).find(|answer| *answer != Err(Status::Again));
     answer.unwrap_or(Err(Status::Again))
 }
 
-/// Returns the bytes that operation `n` should have written.
 fn written(case: &Case, bench: &Bench, n: usize) -> Vec<u8> {
     let to = if is_put(n) { &bench.target } else { &bench.local };
     to.read(range(case, n))

@@ -1,4 +1,4 @@
-//! Checks of the one order across several paths, and of the guarantees to a packer, a fence and a handler.
+//! Checks of the order across the ways to send, and of guarantees to a packer, a fence and a handler.
 
 use super::flight::settled;
 use super::messages::check;
@@ -11,7 +11,6 @@ use crate::report::{Checked, Stop, equal, fail, same_bytes, succeeds};
 use crate::watch::{Patience, waits_for};
 use tieline_plugin_api::{Status, access, caps, event};
 
-/// Posts message `n` once, by one of the module's calls.
 fn post(case: &Case, desk: &Desk, local: &crate::sys::Memory, n: u64) -> Result<i64, Status> {
     let (endpoint, data) = (desk.endpoint(), bytes(case, n));
     match way(case, n) {
@@ -216,7 +215,7 @@ pub(super) fn a_put_behind_a_fence_does_not_change_what_a_get_before_it_reads(
         }
         bench.desk.fence()?;
         post(&mut bench, true, 0)?;
-        // For a while the owner of the memory makes progress, whose answers wait for a full path.
+        // For a while the owner of the memory makes progress alone, so its answers may fill the path to the requester.
         for _ in 0..200 {
             let _ = bench.desk.far().turn()?;
         }

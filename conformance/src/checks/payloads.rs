@@ -1,4 +1,4 @@
-//! Checks of the payload of a message: every bit of it, for its guaranteed lifetime.
+//! Checks of the payload of a message: its bits, its lifetime, and the memory of its sender.
 
 use super::messages::check;
 use crate::case::{Case, Desk, Mailbox, NEAR_COOKIE};
@@ -10,7 +10,6 @@ const IDS: [u32; 7] = [0, 0x1_0000, 0xff, 0xffff, 0x89ab_cdef, 0x8001, u32::MAX]
 const HEADERS: [u64; 7] =
     [0, 1, 0x1_0000_0000, 0x8000_0000_0000_0000, 0x0123_4567_89ab_cdef, u64::MAX, 0xffff_ffff];
 
-/// Returns the calls by which a module sends.
 fn ways(case: &Case) -> Vec<&'static str> {
     let ways = [
         (caps::AM_SHORT, "am_short"),
@@ -20,7 +19,6 @@ fn ways(case: &Case) -> Vec<&'static str> {
     ways.into_iter().filter(|(cap, _)| case.has(*cap)).map(|(_, way)| way).collect()
 }
 
-/// Sends one message by this call, once there is room.
 fn send(
     desk: &mut Desk,
     case: &Case,

@@ -6,14 +6,14 @@ use crate::report::{Checked, equal, same_bytes};
 use crate::watch::waits_for;
 use core::ops::Range;
 
-/// The number of peers. It exceeds a table of eight, and shows a miscounted word of bits.
+/// The number of peers, which exceeds a table of eight.
 const PEERS: usize = 12;
 
 fn payload(peer: u32, n: u64) -> [u8; 8] {
     (u64::from(peer) << 32 | n).to_le_bytes()
 }
 
-/// Returns the shortest payload that every module carries: `max_short` may be 8.
+/// Returns the bytes, cut to the module's `max_short`, which may be less than 8.
 fn cut(case: &Case, bytes: &[u8; 8]) -> Vec<u8> {
     bytes[..case.attr.max_short.min(8)].to_vec()
 }

@@ -156,7 +156,7 @@ pub(super) fn the_bytes_of_a_datagram_stay_until_the_next_poll(case: &Case) -> C
     Ok(())
 }
 
-/// Checks a race: one thread falls asleep repeatedly, and the other sends a datagram each time, a little earlier or later.
+/// One thread falls asleep repeatedly, and the other sends a datagram each time, a little earlier or later.
 pub(super) fn a_datagram_that_comes_while_a_connector_falls_asleep_wakes_it(
     case: &Case,
 ) -> Checked {
@@ -176,7 +176,6 @@ pub(super) fn a_datagram_that_comes_while_a_connector_falls_asleep_wakes_it(
     })
 }
 
-/// Passes the address of each to the other.
 fn introduced(
     post: &Post,
     mine: &Sender<Vec<u8>>,
@@ -191,7 +190,6 @@ fn introduced(
     }
 }
 
-/// Waits for a random time of at most the duration of a call.
 fn hesitate(random: &mut Random) {
     let most = 1 << random.below(12);
     (0..random.below(most)).for_each(|_| core::hint::spin_loop());

@@ -1,4 +1,4 @@
-//! Checks with two processes: this program starts itself again, with the same module of the same file.
+//! Checks with another process, which opens the same module of the same file.
 
 use super::atomics;
 use super::messages::check;
@@ -12,7 +12,6 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use tieline_plugin_api::caps;
 
-/// The other process, which is killed on drop.
 pub(super) struct Partner {
     child: Child,
     input: ChildStdin,
@@ -47,12 +46,10 @@ impl Partner {
             .map_err(|e| Stop::Fail(format!("the peer process is gone: {e}")))
     }
 
-    /// Waits for an answer, with progress meanwhile.
     pub(super) fn answer(&mut self, desk: &mut Desk) -> Result<String, Stop> {
         self.answer_while(|| desk.turn())
     }
 
-    /// Waits for an answer and does `work` meanwhile.
     pub(super) fn answer_while(
         &mut self,
         mut work: impl FnMut() -> Checked,
@@ -65,7 +62,6 @@ impl Partner {
         }
     }
 
-    /// Returns an answer, if there is one.
     pub(super) fn try_answer(&mut self) -> Result<Option<String>, Stop> {
         match self.answers.try_recv() {
             Ok(line) if line.starts_with("error: ") => {
@@ -84,12 +80,10 @@ impl Partner {
         self.answer(desk)
     }
 
-    /// Stops the process, which stays alive.
     pub(super) fn stop(&mut self) {
         stop(&self.child);
     }
 
-    /// Kills the process and returns when it is dead.
     pub(super) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -102,7 +96,6 @@ impl Drop for Partner {
     }
 }
 
-/// Starts another process and connects it in both directions.
 pub(super) fn meet(case: &Case) -> Result<(Desk, Partner), Stop> {
     let mut desk = Desk::of(case, Mailbox::new(case.interface()?));
     let partner = join(case, &mut desk, NEAR_COOKIE)?;

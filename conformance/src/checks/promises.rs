@@ -1,5 +1,4 @@
-//! Checks of the guarantees of a capability or a hint beyond its slot: regions, the first message, memory of others, hints,
-//! threads.
+//! Checks of regions, of memory that is not registered, of hints, and of a capability's guarantees beyond its slot.
 
 use super::offers::at_once;
 use super::rma::{Bench, bench, most};

@@ -1,4 +1,4 @@
-//! Checks of leaks, as seen from outside: in the counters of the kernel and the allocator about this process.
+//! Checks of leaks, in the counters of the kernel and the allocator about this process.
 
 use super::messages::check;
 use crate::case::{ALL_RIGHTS, Case};
@@ -159,7 +159,6 @@ pub(super) fn no_file_stays_behind(case: &Case) -> Checked {
     })
 }
 
-/// Checks that `round`, which closes everything that it opens, leaves no file behind.
 pub(super) fn leaves_no_file(round: impl Fn() -> Checked) -> Checked {
     round()?; // these files stay for the life of the process, or of the user
     let before = files_of();

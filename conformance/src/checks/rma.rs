@@ -1,4 +1,4 @@
-//! Checks of put and get: exactly the range, and only with the right key.
+//! Checks of put and get: their range, their keys, and their errors.
 
 use super::messages::cut;
 use crate::case::{ALL_RIGHTS, Case, Desk};
@@ -9,7 +9,7 @@ use crate::sys::{Asked, Memory};
 use tieline_plugin_api::abi::{AllocParams, Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Status, access, caps, memory_caps, op_flags};
 
-/// The length of a region, in bytes. No check addresses the first and last bytes of a region.
+/// The length of a region, in bytes.
 pub(super) const TARGET: usize = 64 << 10;
 const GUARD: usize = 512;
 
@@ -50,7 +50,7 @@ impl Bench {
     }
 }
 
-/// Returns the length of the longest single operation that checks use.
+/// Returns the length of the longest operation that the module's limits for puts and gets, and the guarded region, allow.
 pub(super) fn most(case: &Case) -> usize {
     let limit = |max: usize| if max == 0 { usize::MAX } else { max };
     limit(case.attr.max_put).min(limit(case.attr.max_get)).min(TARGET - 2 * GUARD)
@@ -351,7 +351,7 @@ pub(super) const BOTH: u64 = caps::PUT | caps::GET;
 pub(super) const CHECKED: u64 = BOTH | caps::CHECKS_KEYS;
 pub(super) const PASSIVE: u64 = BOTH | caps::PASSIVE_TARGET;
 
-/// A flag without a meaning yet that must be understood; below, a hint.
+/// An unknown flag of the kind that a provider must refuse; below, an unknown hint.
 const UNKNOWN: u64 = 1 << 31;
 const UNKNOWN_HINT: u64 = 1 << 63;
 

@@ -1,4 +1,4 @@
-//! Checks of variables of a provider: their possible values, and their effect.
+//! Checks of the variables of a provider: their possible values, and their effect.
 
 use super::rma::{Bench, TARGET, bench};
 use crate::case::{ALL_RIGHTS, Case};
@@ -11,7 +11,7 @@ use crate::watch::limit;
 use tieline_plugin_api::abi::Declared;
 use tieline_plugin_api::{Status, caps, config_kind};
 
-/// Returns the smallest accepted value that is not 0, and the greatest, or more than any use needs.
+/// Returns the smallest accepted value that is not 0, and the greatest accepted one, at most 64 MiB or a million.
 fn values(variable: &Declared) -> Option<[String; 2]> {
     let accepts = variable.accepts();
     let enough = match accepts.kind {
@@ -23,7 +23,6 @@ fn values(variable: &Declared) -> Option<[String; 2]> {
     Some([accepts.least.max(1), most.max(accepts.least)].map(|value| value.to_string()))
 }
 
-/// Returns the name of an operation that shows whether the module still works.
 fn tried(case: &Case) -> &'static str {
     match case.is_connector() {
         true => "a_datagram_to_oneself_arrives",
@@ -112,7 +111,6 @@ fn sizes() -> Vec<Declared> {
     sizes
 }
 
-/// Returns invalid values for a variable of this kind.
 fn nonsense(kind: u32) -> &'static [&'static str] {
     match kind {
         config_kind::SIZE => &["many", "-1", "4x"],

@@ -37,8 +37,7 @@ pub(super) fn a_key_is_refused_after_revoke(case: &Case) -> Checked {
     same_bytes("a region whose keys were revoked", &[0xee; TARGET], &bench.target.all())
 }
 
-/// Checks a deregistration in the middle of an access: the thread that executes a put stops in the middle of it, and the memory is
-/// deregistered at that time.
+/// The thread that executes a put stops in the middle of it, and the memory is deregistered at that time.
 pub(super) fn deregister_does_not_say_0_in_the_middle_of_an_access(case: &Case) -> Checked {
     let registers = case.domain_attr.caps & memory_caps::REGISTER != 0;
     if case.has(caps::OWN_MEMORY_ONLY) || !registers {

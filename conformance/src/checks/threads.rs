@@ -16,7 +16,6 @@ use tieline_plugin_api::abi::fixed_str;
 
 const THREADS: usize = 4;
 
-/// Runs `work` in several threads at the same time.
 fn all(work: impl Fn(usize) -> Checked + Sync) -> Checked {
     std::thread::scope(|scope| {
         let work = &work;
@@ -49,7 +48,6 @@ pub(super) fn an_interface_goes_to_another_thread_and_back(case: &Case) -> Check
         .map_err(|_| Stop::Fail("a thread panicked".to_string()))
 }
 
-/// A region with its original key.
 struct Kept {
     memory: Memory,
     packed: Vec<u8>,
@@ -119,8 +117,7 @@ impl Regions {
     }
 }
 
-/// Checks regions that threads make at the same moment. There is little other work, so that threads are in the domain's functions
-/// at the same moment, and no lock is held.
+/// There is little other work, so that the calls of the threads often overlap.
 pub(super) fn regions_that_threads_make_at_the_same_moment_are_different(case: &Case) -> Checked {
     const MOST: usize = 4_000_000;
     let (calls, end) = (AtomicUsize::new(0), Instant::now() + share(8));

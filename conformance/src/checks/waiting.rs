@@ -9,8 +9,8 @@ use crate::watch::patience_ms;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tieline_plugin_api::{Status, caps};
 
-/// The number of times a module may ask for another poll before it agrees to sleep. There is a millisecond in between for its
-/// threads or peers. On a busy machine each time may take a scheduling slice of some milliseconds.
+/// The number of times a module may ask for another poll before it agrees to sleep. In between, the check waits for its descriptor,
+/// for at most a millisecond. On a busy machine each wait may take a scheduling slice of some milliseconds.
 pub(super) const TRIES: u32 = 300;
 
 /// Polls until the interface agrees to sleep.
@@ -126,7 +126,6 @@ pub(super) fn two_threads_exchange_messages(case: &Case) -> Checked {
     })
 }
 
-/// Passes the address of one of two threads, and connects to that of the other.
 pub(super) fn meet(
     case: &Case,
     mailbox: &mut Mailbox,
@@ -149,7 +148,6 @@ pub(super) fn meet(
     connect(case, &interface, &address, &mut [mailbox])
 }
 
-/// Runs as one of two threads: passes its address, sends 4000 messages, and checks the same number.
 fn converse(case: &Case, mine: Sender<Vec<u8>>, theirs: Receiver<Vec<u8>>) -> Checked {
     const MESSAGES: u64 = 4_000;
     let gone = || Stop::Fail("the other thread gave up".to_string());

@@ -23,7 +23,7 @@ struct Race {
     over: AtomicBool,
 }
 
-/// Checks a race: one thread falls asleep repeatedly, and the other sends a message each time, a little earlier or later.
+/// One thread falls asleep repeatedly, and the other sends a message each time, a little earlier or later.
 pub(super) fn a_message_that_comes_while_an_interface_falls_asleep_wakes_it(
     case: &Case,
 ) -> Checked {
@@ -113,7 +113,6 @@ fn send(race: &Race, mailbox: &mut Mailbox, endpoint: &Endpoint) -> Checked {
     Ok(())
 }
 
-/// Posts an operation that can be pending.
 fn post(
     desk: &mut Desk,
     case: &Case,

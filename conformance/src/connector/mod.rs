@@ -1,4 +1,4 @@
-//! An opened connection-only module with its received events, and the other process that has one.
+//! An opened connection-only module with its received events, and the commands of another process that has one.
 
 mod sys;
 
@@ -15,14 +15,12 @@ use std::time::Duration;
 use tieline_plugin_api::abi::fixed_str;
 use tieline_plugin_api::{Status, event};
 
-/// A connector and its received events.
 pub(crate) struct Post {
     pub(crate) connector: Connector,
     pub(crate) address: Vec<u8>,
     pub(crate) datagrams: VecDeque<Vec<u8>>,
-    /// The senders of the last thousand datagrams, as their events name them.
+    /// Senders of received datagrams, as the events name them.
     pub(crate) headers: VecDeque<u64>,
-    /// The maximum number of events of one poll.
     pub(crate) at_once: usize,
     pub(crate) left: Vec<Received>,
 }
@@ -64,7 +62,6 @@ impl Post {
         Ok(any)
     }
 
-    /// Sends a datagram, and calls `meanwhile` while there is no room.
     pub(crate) fn send(
         &mut self,
         to: &[u8],
@@ -83,8 +80,8 @@ impl Post {
     }
 }
 
-/// Runs as the other process: carries out `address`, `echo ADDRESS COUNT`, `send ADDRESS COUNT`, `expect COUNT` (from another
-/// sender) and `left`; makes progress in between.
+/// Carries out the commands of another process: `address`, `echo ADDRESS COUNT`, `send ADDRESS COUNT`, `expect COUNT` (from another
+/// sender) and `left`. Makes progress between commands.
 pub(crate) fn serve(case: &Case, commands: &Receiver<String>) -> Checked {
     let mut post = Post::open(case)?;
     loop {
@@ -136,7 +133,6 @@ fn obey(post: &mut Post, line: &str) -> Result<String, Stop> {
     Ok("done".to_string())
 }
 
-/// Waits for a datagram.
 fn next(post: &mut Post) -> Result<Vec<u8>, Stop> {
     loop {
         if let Some(datagram) = post.datagrams.pop_front() {

@@ -13,7 +13,6 @@ use tieline_host::abi::ConnectorTable;
 use tieline_plugin_api::abi::{Event, InterfaceParams};
 use tieline_plugin_api::{Failure, Status};
 
-/// An opened connection-only module.
 pub(crate) struct Connector {
     domain: Arc<Domain>,
     handle: *mut c_void,
@@ -63,7 +62,6 @@ impl Connector {
         overrun(|out, room| unsafe { (self.ops().address)(self.handle, out, room) }, capacity)
     }
 
-    /// Asks for reachability, as [`crate::interface::Interface::reachable`] does.
     pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
         let _call = call("reachable");
         let guarded = Guarded::bytes(address);
@@ -88,7 +86,6 @@ impl Connector {
         status(code.into()).map(|_| ())
     }
 
-    /// Polls once for at most `max` events.
     pub(crate) fn poll(&self, max: usize) -> Result<Vec<Received>, Status> {
         let _call = call("poll");
         let mut events = vec![Event::empty(); max];

@@ -30,7 +30,6 @@ impl Drop for OpenEndpoint {
     }
 }
 
-/// An open connection to a peer.
 #[derive(Clone)]
 pub(crate) struct Endpoint(Rc<OpenEndpoint>);
 
@@ -44,7 +43,7 @@ struct Lent {
     rma: Option<Rma>,
 }
 
-/// The address that overwritten pieces name, which must not be accessed.
+/// The length of the decoy that overwritten pieces name, which must not be accessed.
 const NOWHERE: usize = 4096;
 
 impl Borrowed<'_> {
@@ -69,7 +68,6 @@ impl Borrowed<'_> {
         &self.0.iov
     }
 
-    /// Returns the record of an operation on the pieces.
     fn rma(&mut self, target: Target<'_>) -> &Rma {
         let op = target.with(&self.0.iov);
         self.0.rma.insert(op)
@@ -101,7 +99,6 @@ pub(crate) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Returns the record of an operation on these pieces.
     fn with(&self, iov: &[Iov]) -> Rma {
         Rma {
             iov: iov.as_ptr(),
@@ -127,7 +124,7 @@ enum Answers {
     Declines,
 }
 
-/// Checks the answer of a call. An answer that such a call cannot give fails the check, because the core could not interpret it.
+/// Checks the answer of a call. An answer that the ABI does not allow for the slot fails the check.
 fn answered(slot: &str, code: i32, answers: Answers) -> Result<i64, Status> {
     let answer = status(code.into());
     let wrong = match answer {
@@ -146,7 +143,7 @@ fn answered(slot: &str, code: i32, answers: Answers) -> Result<i64, Status> {
     answer
 }
 
-/// The number of attempts of an operation that is declined.
+/// The maximum number of attempts of an operation that is declined.
 const DECLINES: usize = 100;
 
 fn until_taken(post: impl Fn() -> Result<i64, Status>) -> Result<i64, Status> {
@@ -159,13 +156,11 @@ fn until_taken(post: impl Fn() -> Result<i64, Status>) -> Result<i64, Status> {
 }
 
 impl Endpoint {
-    /// Returns the endpoint of a connection that an interface has made.
     pub(crate) fn of(interface: Interface, handle: *mut c_void) -> Endpoint {
         let raw = RawEndpoint::new(handle, &interface.provider().tables.endpoint);
         Endpoint(Rc::new(OpenEndpoint { interface, raw }))
     }
 
-    /// Returns the provider's handle, for calls with records of other sizes.
     pub(crate) fn handle(&self) -> *mut c_void {
         self.raw().handle()
     }
@@ -235,7 +230,6 @@ impl Endpoint {
         until_taken(post)
     }
 
-    /// Posts a put or get once, without retries.
     pub(crate) fn rma_once(
         &self,
         put: bool,
@@ -290,7 +284,6 @@ impl Endpoint {
         }
     }
 
-    /// Calls the slot `flush` and returns its result.
     pub(crate) fn flush_itself(&self, cookie: u64) -> Result<i64, Status> {
         let _call = call("flush");
         answered("flush", self.raw().flush(cookie), Answers::Pends)
@@ -388,13 +381,11 @@ impl Mapped<'_> {
     }
 }
 
-/// The object on which a key was imported.
 enum Holder {
     Endpoint(Endpoint),
     Interface(Interface),
 }
 
-/// An imported key.
 pub(crate) struct Key {
     holder: Holder,
     handle: *mut c_void,

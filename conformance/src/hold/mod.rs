@@ -1,4 +1,4 @@
-//! Memory that stops every access until it is released.
+//! Memory in which every access waits until it is released.
 
 mod sys;
 

@@ -11,7 +11,7 @@ static AT: AtomicUsize = AtomicUsize::new(0);
 static WAITS: AtomicBool = AtomicBool::new(false);
 static GO: AtomicBool = AtomicBool::new(false);
 
-/// A separate page that stops accesses. There is one per process.
+/// A separate page in which accesses wait. At most one exists per process.
 pub(crate) struct Hold {
     base: *mut c_void,
 }
@@ -22,7 +22,6 @@ unsafe impl Sync for Hold {}
 impl Hold {
     pub(crate) const LEN: usize = 4096;
 
-    /// Makes the page, readable and writable at first.
     pub(crate) fn new() -> Hold {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -45,18 +44,15 @@ impl Hold {
         self.base.cast()
     }
 
-    /// Makes every access wait from here on.
     pub(crate) fn hold(&self) {
         // SAFETY: `new` made the mapping.
         assert_eq!(unsafe { libc::mprotect(self.base, Hold::LEN, libc::PROT_NONE) }, 0);
     }
 
-    /// Checks whether an access waits.
     pub(crate) fn waits(&self) -> bool {
         WAITS.load(SeqCst)
     }
 
-    /// Resumes the waiting accesses.
     pub(crate) fn let_go(&self) {
         GO.store(true, SeqCst);
         // SAFETY: `new` made the mapping.

@@ -27,12 +27,10 @@ impl Drop for OpenInterface {
     }
 }
 
-/// An opened data-path module.
 #[derive(Clone)]
 pub(crate) struct Interface(Rc<OpenInterface>);
 
 impl Interface {
-    /// Returns the interface of a handle that a domain has opened.
     pub(crate) fn of(domain: Arc<Domain>, handle: *mut c_void) -> Interface {
         Interface(Rc::new(OpenInterface { domain, handle }))
     }
@@ -45,12 +43,11 @@ impl Interface {
         &self.0.domain.provider.tables.interface
     }
 
-    /// Returns the provider's handle, for calls that bypass this wrapper, such as tests that pass a record of another size.
+    /// Returns the provider's handle, for calls that bypass this wrapper, such as those with a record of another size.
     pub(crate) fn handle(&self) -> *mut c_void {
         self.0.handle
     }
 
-    /// Checks whether both are the same interface.
     pub(crate) fn same(&self, other: &Interface) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
     }
@@ -104,7 +101,6 @@ impl Interface {
         Ok(Endpoint::of(self.clone(), handle))
     }
 
-    /// Polls once for at most `max` events.
     pub(crate) fn poll(&self, max: usize) -> Result<Vec<Received>, Status> {
         let _call = call("poll");
         let mut events = vec![Event::empty(); max];
@@ -117,7 +113,6 @@ impl Interface {
         Ok(events[..count].iter().map(|event| unsafe { Received::of(event) }).collect())
     }
 
-    /// Polls once into an array in which every byte was [`CANARY`].
     pub(crate) fn poll_into_used_room(&self, max: usize) -> Result<Vec<Event>, Status> {
         let _call = call("poll");
         let mut events = vec![Event::empty(); max];
@@ -144,7 +139,6 @@ impl Interface {
         Ok((received, changed))
     }
 
-    /// Posts a flush of all endpoints of the interface.
     pub(crate) fn flush(&self, cookie: u64) -> Result<i64, Status> {
         let _call = call("flush of the interface");
         // SAFETY: the interface is open.

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// The resources of this process at one moment.
 pub(crate) struct Held {
     heap: usize,
     mappings: usize,
@@ -16,7 +15,7 @@ pub(crate) struct Held {
     threads: usize,
 }
 
-/// The tolerance for memory that is freed later, in bytes; below, for a mapping or descriptor that is made when it is first needed.
+/// The tolerance for heap memory that is freed later, in bytes.
 const HEAP: usize = 12 << 10;
 const MAPPINGS: usize = 4;
 const MAPPED: usize = 4 << 20;
@@ -101,7 +100,6 @@ impl Left {
     }
 }
 
-/// Returns the files in the temporary directories, and in the current one.
 pub(crate) fn files_of() -> BTreeSet<Left> {
     let variables = ["TMPDIR", "XDG_RUNTIME_DIR", "HOME"].map(std::env::var_os);
     let mut places: BTreeSet<PathBuf> =

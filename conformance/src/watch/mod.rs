@@ -1,4 +1,4 @@
-//! The current calls and waits of this process, and a thread that reports them when they take too long.
+//! The current calls and waits of this process, and a thread that reports one of them when the time limit has passed.
 //!
 //! A check that hangs is detected by its own process, because only that process knows which slot of the provider did not return, or
 //! which event did not arrive. If even that fails, the parent process ends the process a little later.
@@ -19,9 +19,8 @@ pub const LIMIT: Duration = Duration::from_secs(10);
 static LIMIT_MS: AtomicU64 = AtomicU64::new(10_000);
 /// The slots that one thread has called and that have not returned, the last call at the end.
 type Calls = Mutex<Vec<(&'static str, Instant)>>;
-/// The calls of every thread. If all threads shared one lock, they would seldom call at the same moment.
+/// The calls of the threads that have called a slot. If all threads shared one lock, they would seldom call at the same moment.
 static CALLS: Mutex<Vec<Arc<Calls>>> = Mutex::new(Vec::new());
-/// The description of the awaited event.
 static WAITS: Mutex<Cow<'static, str>> = Mutex::new(Cow::Borrowed("nothing in particular"));
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -38,12 +37,11 @@ thread_local! {
     };
 }
 
-/// Returns the time limit of the check that this process runs.
 pub(crate) fn limit() -> Duration {
     Duration::from_millis(LIMIT_MS.load(Ordering::Relaxed))
 }
 
-/// Removes the limit: this process is the peer of a check with its own limit.
+/// Sets a limit of weeks: this process is the peer of a check with its own limit.
 pub(crate) fn endless() {
     LIMIT_MS.store(1 << 31, Ordering::Relaxed);
 }
@@ -53,7 +51,7 @@ pub(crate) fn share(of: u32) -> Duration {
     limit().min(LIMIT) / of
 }
 
-/// Returns the milliseconds in which an event must show on a descriptor. Only a lost wake-up takes this long.
+/// Returns the milliseconds in which an event must show on a descriptor: a third of the limit.
 pub(crate) fn patience_ms() -> i32 {
     i32::try_from(limit().as_millis() / 3).unwrap_or(i32::MAX)
 }
@@ -61,7 +59,6 @@ pub(crate) fn patience_ms() -> i32 {
 /// A slot of the provider that is running until this value is dropped.
 pub(crate) struct Call(&'static str);
 
-/// Records the call of a slot.
 pub(crate) fn call(slot: &'static str) -> Call {
     OWN.with(|calls| locked(calls).push((slot, Instant::now())));
     Call(slot)
@@ -69,7 +66,6 @@ pub(crate) fn call(slot: &'static str) -> Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        // All calls of a thread that has ended have returned.
         let _ = OWN.try_with(|calls| {
             let mut calls = locked(calls);
             let at = calls.iter().rposition(|(slot, _)| *slot == self.0);
@@ -83,7 +79,7 @@ pub(crate) fn waits_for(what: impl Into<Cow<'static, str>>) {
     *locked(&WAITS) = what.into();
 }
 
-/// Starts the thread that reports a hang and ends the process when `limit` has passed.
+/// Starts the thread that ends the process when `limit` has passed, and prints the call or wait that hangs.
 pub(crate) fn begin(limit: Duration) {
     LIMIT_MS.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     let _ = std::thread::spawn(move || {
@@ -101,19 +97,17 @@ pub(crate) fn begin(limit: Duration) {
     });
 }
 
-/// A time limit for an event.
 pub(crate) struct Patience {
     began: Instant,
     most: Duration,
 }
 
 impl Patience {
-    /// Makes a time limit of half of the check's limit: an error of this wait has a better text than that of the limit.
+    /// Makes a time limit of half of the check's limit, so that the text of this wait comes before that of the limit.
     pub(crate) fn new() -> Patience {
         Patience { began: Instant::now(), most: limit() / 2 }
     }
 
-    /// Checks that the time has not passed.
     pub(crate) fn still(&self, what: &str, expected: &str, found: &str) -> Result<(), Stop> {
         match self.began.elapsed() > self.most {
             true => Err(fail(what, format!("{expected} within {:?}", self.most), found)),

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
-/// Makes the program of `command` end with this process, for any reason.
+/// Makes the program of `command` end when the thread that starts it ends, or its process.
 pub(crate) fn dies_with_us(command: &mut Command) -> &mut Command {
     let parent = std::process::id();
     let before_exec = move || {
@@ -36,7 +36,6 @@ pub(crate) fn end(line: &str) {
     }
 }
 
-/// Stops a process, which stays alive.
 pub(crate) fn stop(child: &Child) {
     // SAFETY: the child was not waited for, so the number still belongs to it.
     let _ = unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGSTOP) };
@@ -46,7 +45,6 @@ pub(crate) fn stop(child: &Child) {
 pub(crate) struct Broken(());
 
 impl Broken {
-    /// Watches for such writes from here on.
     pub(crate) fn watched() -> Broken {
         // SAFETY: the default action is no function of this program; the signal is blocked before it could arrive.
         unsafe {

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-/// Returns a package's shared object, of this build.
 pub(crate) fn built(package: &str, library: &str) -> PathBuf {
     let folder = tieline_testing::built::folder(&[(package, library)]);
     folder.unwrap_or_else(|reason| panic!("{reason}")).join(library)

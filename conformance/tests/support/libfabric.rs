@@ -9,11 +9,9 @@ use tieline_conformance::{Plan, contents};
 
 /// The name of the only test of a process with libfabric selected: other tests start it with their own settings.
 const WITH_LIBFABRIC: &str = "libfabric_as_the_environment_sets_it";
-/// The variable that selects the provider of libfabric.
 const SET: &str = "TIELINE_OFI_PROVIDERS";
 /// The layer's full name, which 2.x needs.
 const RXM: &str = "tcp;ofi_rxm";
-/// The variable with the file of libfabric.
 const LIBRARY: &str = "TIELINE_OFI_LIBRARY";
 
 /// The checks that show that messages, puts and gets are right over a provider of libfabric; the whole suite takes minutes.
@@ -42,7 +40,7 @@ const OVER_LIBFABRIC: &[&str] = &[
     "a_disconnected_peer_learns_it_and_is_received_no_more",
 ];
 
-/// A subset of the checks for interfaces that take 131 MiB each, and much time: over `ofi_rxm` of 2.5.
+/// A subset of the checks for `ofi_rxm` of 2.5, whose interfaces take 131 MiB each and much time.
 const OVER_RXM_OF_2_5: &[&str] = &[
     "short_messages_of_every_length_arrive_whole",
     "a_message_wakes_a_sleeping_interface",
@@ -51,7 +49,6 @@ const OVER_RXM_OF_2_5: &[&str] = &[
     "a_killed_peer_is_reported_and_posting_to_it_fails",
 ];
 
-/// The checks of atomics, which `sockets` has.
 const ATOMICS_OVER_LIBFABRIC: &[&str] = &[
     "many_atomics_at_once_bring_each_its_own_value",
     "every_claimed_atomic_does_what_its_name_says",

@@ -11,13 +11,11 @@ use tieline_testing::hang::{self, Limit};
 /// `Ok`, or the reason why the test cannot run on this machine. A failure panics.
 pub(crate) type Verdict = Result<(), String>;
 
-/// The name and the function of a test.
 pub(crate) type Test = (&'static str, fn() -> Verdict);
 
-/// The time limit of a test: several times the duration of the longest test on a busy machine.
 const LIMIT: Duration = Duration::from_secs(400);
 
-/// Runs the tests whose name contains a word of the command line, or all, one per processor at a time.
+/// Runs the tests whose name contains a word of the command line, or all, one per processor at a time but at most four.
 pub(crate) fn run_all(tests: &[Test]) -> ExitCode {
     if let Some(code) = child(&std::env::args_os().skip(1).collect::<Vec<_>>()) {
         return code;

@@ -6,7 +6,7 @@ mod common;
 use common::open_with;
 use tieline_bad_providers::Directory;
 
-/// The provider `greedy` opens with the last descriptor, and `late` finds none.
+/// The provider `greedy` uses up the descriptors when it opens, and `late` finds none.
 #[test]
 fn a_worker_opens_with_what_can_be_opened_and_the_report_names_the_rest() {
     let directory = Directory::new();

@@ -1,4 +1,4 @@
-//! Tests of files that are refused before any of their code runs.
+//! Tests of files that are refused before their code runs.
 
 mod common;
 
@@ -22,7 +22,6 @@ fn a_truncated_file_is_refused_before_dlopen() {
     assert!(is_found(&context, "good"));
 }
 
-/// The loader does not check either of them.
 #[test]
 fn file_that_leads_the_loader_astray_is_refused_before_dlopen() {
     const RELRO: u64 = 0x6474_e552;

@@ -1,4 +1,4 @@
-//! Tests of files with a valid identity and broken code.
+//! Tests of files with a valid note and broken code.
 
 mod common;
 
@@ -319,8 +319,8 @@ fn when_the_file_fails_the_next_provider_of_its_name_is_used() {
     assert_eq!(view.version, env!("CARGO_PKG_VERSION"));
 }
 
-/// Other code in the process may close the provider's file more often than it was opened: pointers into the provider's code stay
-/// valid.
+/// Other code in the process may close the provider's file more often than it has opened the file: pointers into the provider's
+/// code stay valid.
 #[test]
 #[allow(unsafe_code)]
 fn a_provider_stays_where_it_is_however_often_its_file_is_closed() {

@@ -1,5 +1,4 @@
-//! Tests of places that another user can change: files there are not loaded, regardless of the time at which that user changes
-//! them.
+//! Tests of places that another user can change.
 
 mod common;
 
@@ -70,7 +69,6 @@ fn a_link_to_a_file_of_ours_is_followed() {
     assert!(is_found(&open(&[&here]), "good"));
 }
 
-/// The constructor of the provider replaces the file, in the child process that tries the provider.
 #[test]
 fn loaded_file_is_the_checked_one_or_is_refused() {
     let directory = Directory::new();
@@ -161,7 +159,7 @@ fn swapped_parent_directory_brings_no_code_into_the_process() {
     }
 }
 
-/// Exchanges the victim's directory with the attacker's repeatedly, until this process is killed.
+/// Exchanges the victim's directory with the attacker's repeatedly, until this process is killed or a step fails.
 fn swap(place: &Path) {
     let (current, evil, aside) = (place.join("current"), place.join("evil"), place.join("aside"));
     let steps = [(&current, &aside), (&evil, &current), (&current, &evil), (&aside, &current)];

@@ -9,7 +9,6 @@ use tieline_bad_providers::Directory;
 
 const NOBODY: u32 = 65534;
 
-/// Returns the output of the program for `user`, with only these variables.
 fn said(program: &Path, user: u32, variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(program);
     let _ = command.env_clear().envs(variables.iter().copied()).uid(user).gid(user);
@@ -26,7 +25,7 @@ fn environment_names_no_code_or_files_under_raised_rights() {
     let program = place.path().join("program");
     let _ = fs::copy(Directory::example_program("bad_rights"), &program).expect("a copy");
     let mode = |mode| fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
-    // Every file of the user that is loaded or read leaves a trace.
+    // The files of the user would leave a trace if they were loaded or read.
     let _ = place.compile("beside", &[]);
     let _ = home.compile("named", &[]);
     let settings = home.path().join("settings.toml");

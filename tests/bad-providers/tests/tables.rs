@@ -1,4 +1,4 @@
-//! Tests of providers of other minors, and of providers that claim features that they lack.
+//! Tests of tables and records: of other minors, impossible ones, and features that a provider lacks.
 
 mod common;
 
@@ -9,7 +9,6 @@ use tieline::explain::Verdict;
 use tieline::{Error, Status};
 use tieline_bad_providers::Directory;
 
-/// Opens a context with this provider only, so that every success is that of this provider.
 fn alone(directory: &Directory, name: &str) -> tieline::Context {
     open_with(&[directory], &[("TIELINE_PROVIDERS", name)])
 }
@@ -63,8 +62,7 @@ fn refused_of(context: &tieline::Context, name: &str) -> (String, String) {
     refusals.next().unwrap_or_else(|| panic!("{name} is not refused"))
 }
 
-/// Each table contains a mistake that a vendor could make. The refusal names the file, the expected and the found value. A valid
-/// provider in the same directory works.
+/// The refusal names the expected and the found value. A valid provider in the same directory works.
 #[test]
 fn impossible_table_or_record_is_refused_with_name_of_file() {
     let slips: [(&str, &str, &str, &str); 20] = [
@@ -207,7 +205,7 @@ fn a_capability_of_a_domain_that_is_claimed_but_not_there_is_refused() {
     assert_the_rest_works(&context);
 }
 
-/// Sends header 0xdead, which makes the provider fail. Then all calls of this provider fail, and calls of other providers succeed.
+/// Sends header 0xdead, which makes the provider fail, and checks later calls of this provider and of others.
 fn fails_on_dead(directory: &Directory, name: &str) {
     let context = alone(directory, name);
     let worker = context.worker().expect("a worker");

@@ -1,4 +1,4 @@
-//! Files whose functions return and have changed what belongs to their caller.
+//! Tests of files whose functions change registers or memory of their caller, or rely on uninitialised state.
 
 mod common;
 
@@ -6,7 +6,6 @@ use common::{assert_refused, assert_the_rest_works, is_found, open, open_with, v
 use tieline::explain::Verdict;
 use tieline_bad_providers::Directory;
 
-/// One file for each step of a trial.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_function_that_changes_registers_of_its_caller_is_found_by_the_trial() {
@@ -61,7 +60,6 @@ fn a_function_that_uses_what_it_has_not_set_is_found_by_the_trial() {
     assert_refused(&context, "stack", "probe", "", "opened its domains was killed by SIG");
 }
 
-/// Writes beside the room for its answer.
 const BESIDE: [(&str, &str); 5] = [
     ("front", "ENTRY=((volatile uint64_t *)out)[-1] = 1"),
     ("before", "DOMAIN=if (capacity) ((volatile uint64_t *)out)[-1] = 1"),
@@ -82,7 +80,6 @@ fn a_function_that_writes_beside_its_room_is_found_by_the_trial() {
     }
 }
 
-/// A file of the system has no trial.
 #[test]
 fn without_a_trial_an_overrun_of_an_answer_costs_its_provider_alone() {
     let directory = Directory::new();

@@ -115,13 +115,14 @@ pub enum Act {
     Refuse(Status),
     /// The call panics.
     Panic,
-    /// A put, get, atomic or flush is accepted and held until `World::release_held`.
+    /// A put, get, atomic or flush is accepted and held until `World::release_held`. A gathered message is sent, and its completion
+    /// is held.
     Hold,
-    /// A put, get, atomic or flush is accepted and completes with this status, without any effect.
+    /// A put, get, atomic, flush or gathered message is accepted and completes with this status, without any effect.
     FailLater(Status),
-    /// A put, get or atomic that could complete later completes inline.
+    /// A put, get, atomic or flush that waits for no earlier operation completes inline.
     AtOnce,
-    /// A put, get or atomic completes with success, without any effect.
+    /// A put, get, atomic or flush completes with success, without any effect.
     Lie,
     /// The thread that makes the call stops in it until `World::go_on`, then carries out the operation.
     Stop,
@@ -199,7 +200,6 @@ pub struct Call {
     pub refused: bool,
 }
 
-/// The world's decision about one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Go,

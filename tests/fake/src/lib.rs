@@ -1,8 +1,8 @@
 //! A provider that simulates the network of one process, under the control of a test.
 //!
-//! Several contexts and workers of one process communicate through a [`World`]. The world is deterministic: time is the number of
-//! polls and chance is a seeded generator, so a failing test fails in every run. The world can refuse calls, hold operations, carry
-//! them out late, out of order or never, forge messages, and panic. The world also records each violation of the ABI by the core
+//! Several contexts and workers of one process communicate through a [`World`]. In a world, time is the number of polls and chance
+//! is a seeded generator, so a test with one thread runs the same way each time. The world can refuse calls, hold operations, carry
+//! them out late, out of order or never, forge messages, and panic. The world also records violations of the ABI by the core
 //! ([`World::faults`]).
 //!
 //! The shared object and the test are built from this crate and share one world. The test passes the world's address as a setting

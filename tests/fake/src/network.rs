@@ -30,7 +30,6 @@ impl Chance {
     }
 }
 
-/// An interface that a worker has opened.
 pub(crate) struct Interface {
     pub(crate) lane: usize,
     pub(crate) open: bool,
@@ -44,7 +43,6 @@ pub(crate) struct Interface {
     flushes: Vec<operations::FlushAll>,
 }
 
-/// A message or event that `poll` will deliver.
 pub(crate) struct Parcel {
     kind: u32,
     id: u32,
@@ -65,9 +63,7 @@ pub(crate) struct Endpoint {
     pub(crate) peer: u64,
     cookie: u64,
     pub(crate) open: bool,
-    /// The limits that the endpoint reports.
     pub(crate) limits: EndpointLimits,
-    /// The number of messages that are being packed.
     pub(crate) packing: usize,
     failed: Option<Status>,
     /// The number of fences that were posted.
@@ -81,7 +77,6 @@ pub(crate) struct Endpoint {
     late: Vec<(u64, Status)>,
 }
 
-/// A registration.
 pub(crate) struct Memory {
     pub(crate) lane: usize,
     pub(crate) piece: Piece,
@@ -114,7 +109,6 @@ pub(crate) struct State {
 const GONE: u8 = 0xdd;
 /// The partner of an endpoint that is not connected.
 const NOWHERE: usize = usize::MAX;
-/// The number of released payloads that are kept.
 const GRAVES: usize = 4096;
 
 impl State {
@@ -140,7 +134,7 @@ impl State {
         }
     }
 
-    /// Records a call and decides the call's result.
+    /// Decides the result of a call, and records the call unless it is an accepted poll.
     pub(crate) fn call(&mut self, lane: usize, mut call: Call) -> Verdict {
         let name = self.lanes[lane].name;
         let mut verdict = Verdict::Go;
@@ -250,7 +244,6 @@ impl State {
         endpoint
     }
 
-    /// Makes an endpoint that is bound to its target later.
     pub(crate) fn begin(&mut self, interface: usize, cookie: u64) -> usize {
         self.place(interface, NOWHERE, 0, cookie)
     }
@@ -275,7 +268,6 @@ impl State {
         self.endpoints.len() - 1
     }
 
-    /// Connects an endpoint to another one.
     pub(crate) fn bind(&mut self, endpoint: usize, to: usize) -> Result<(), Status> {
         self.usable(endpoint)?;
         let lane = |at: usize| self.interfaces[self.endpoints[at].interface].lane;
@@ -317,7 +309,6 @@ impl State {
         }
     }
 
-    /// Disconnects the peer of this number from an interface.
     pub(crate) fn hang_up(&mut self, interface: usize, peer: u64) {
         let of_peer = |e: &Endpoint| e.open && e.to == interface && e.peer == peer;
         if let Some(endpoint) = self.endpoints.iter().position(of_peer) {
@@ -369,7 +360,6 @@ impl State {
         endpoint.wire.push_back(Parcel { kind, id, status, peer, header, cookie: 0, payload, due });
     }
 
-    /// Returns the last message of this id that is in flight.
     pub(crate) fn on_the_way(&self, id: u32) -> Option<Vec<u8>> {
         let mut on_wires = self.endpoints.iter().flat_map(|endpoint| &endpoint.wire);
         on_wires.rfind(|parcel| parcel.id == id).map(|parcel| parcel.payload.to_vec())
@@ -385,7 +375,6 @@ impl State {
         }
     }
 
-    /// Checks that an endpoint is usable, and connected.
     pub(crate) fn connected(&mut self, endpoint: usize) -> Result<(), Status> {
         self.usable(endpoint)?;
         if self.endpoints[endpoint].to == NOWHERE { Err(Status::Again) } else { Ok(()) }
@@ -414,7 +403,7 @@ impl State {
         self.interfaces[at].injected.push_back(parcel);
     }
 
-    /// Delivers all events that are due at an interface.
+    /// Delivers events that are due at an interface, up to the room and the lane's batch.
     pub(crate) fn poll(&mut self, interface: usize, events: &mut Events<'_>) {
         let lane = self.lanes[self.interfaces[interface].lane].clone();
         {
@@ -482,7 +471,6 @@ impl State {
         });
     }
 
-    /// Releases a lent payload.
     pub(crate) fn release(&mut self, token: u64) {
         match self.lent.remove(&token) {
             Some(mut bytes) => {

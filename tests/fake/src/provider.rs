@@ -82,7 +82,6 @@ impl Drop for FakeDomain {
     }
 }
 
-/// Returns the decision about a call that has no cookie.
 fn ask(world: &World, lane: usize, interface: usize, slot: Slot) -> Result<(), Status> {
     let call = Call { slot, interface, cookie: 0, id: 0, len: 0, flags: 0, refused: false };
     let verdict = world.state().call(lane, call);
@@ -298,7 +297,6 @@ impl Interface for FakeInterface {
         self.world.state().flush_all(self.number, cookie, verdict)
     }
 
-    /// Arms the interface, which has no descriptor for a sleep.
     fn arm(&self) -> Result<Armed, Status> {
         ask(self.world, self.lane, self.number, Slot::Arm)?;
         if self.world.state().lanes[self.lane].sleeps {

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Status, atomic_op};
 
-/// Returns the setting that carries the address of a world.
 pub(crate) fn setting(world: &'static World) -> String {
     format!("{}:{}:{}", world.process, world.stamp, std::ptr::from_ref(world) as usize)
 }
@@ -54,7 +53,6 @@ impl Piece {
         Piece { base: base as usize, len }
     }
 
-    /// Returns the address of the first byte.
     pub(crate) fn address(self) -> *mut u8 {
         self.base as *mut u8
     }
@@ -72,12 +70,10 @@ impl Piece {
         }
     }
 
-    /// Checks whether the whole piece lies inside another piece.
     pub(crate) fn lies_in(self, other: Piece) -> bool {
         self.base >= other.base && self.base + self.len <= other.base + other.len
     }
 
-    /// Checks whether the two pieces overlap.
     pub(crate) fn meets(self, other: Piece) -> bool {
         self.base < other.base + other.len && other.base < self.base + self.len
     }
@@ -98,7 +94,6 @@ impl Piece {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base as *mut u8, len) };
     }
 
-    /// Carries out an atomic on the piece, which is one word.
     pub(crate) fn atomic(self, op: u32, n: u64, compare: u64) -> Result<u64, Status> {
         macro_rules! run {
             ($atomic:ty, $word:ty) => {{

@@ -13,7 +13,7 @@ use tieline_plugin_api::{Status, caps, cost_class, event};
 pub struct Lane {
     /// The name of the domain `fake:NAME` and of the module `fake:NAME/MODULE`.
     pub name: &'static str,
-    /// The name of the module, by default `name`. A long transfer is striped over all lanes of one module.
+    /// The name of the module, by default `name`. A long transfer may be striped over several lanes of one module.
     pub module: &'static str,
     /// The provider of the lane: 0 for `fake`, 1 for `other`.
     pub provider: usize,
@@ -51,9 +51,9 @@ pub struct Lane {
     pub at_once: u32,
     /// The stated cost of a put or get of 8 bytes above that of a message of 8 bytes, in nanoseconds.
     pub slow_ns: f64,
-    /// The maximum number of polls until an operation is carried out.
+    /// The maximum delay that is drawn for an operation, in polls.
     pub delay: u64,
-    /// The maximum number of polls between the execution of an operation and the report of its completion.
+    /// The maximum number of polls that is drawn between the execution of an operation and the report of its completion.
     pub report: u64,
     /// The maximum number of events that one poll delivers.
     pub batch: usize,
@@ -187,8 +187,7 @@ impl Lane {
         Lane { provider: 1, ..self }
     }
 
-    /// Makes the lane slow: up to `polls` polls pass until an operation is carried out, and up to `polls` more until its
-    /// completion.
+    /// Makes the lane slow: delays of up to `polls` polls are drawn for an operation, and again for the report of its completion.
     #[must_use]
     pub fn late(self, polls: u64) -> Lane {
         Lane { delay: polls, report: polls, ..self }
@@ -289,7 +288,7 @@ impl World {
         self.state().release_held();
     }
 
-    /// Returns the calls that the core made to a slot, in order.
+    /// Returns the calls that the core made to a slot, in order. Polls that were not refused are not recorded.
     #[must_use]
     pub fn calls(&self, slot: Slot) -> Vec<Call> {
         self.state().calls.iter().filter(|call| call.slot == slot).copied().collect()
@@ -382,7 +381,7 @@ impl World {
         state.lanes.iter().filter(|lane| !lane.connects).map(|lane| lane.name).collect()
     }
 
-    /// Returns the cookies of the operations that the `nth` worker has posted, on any lane.
+    /// Returns the cookies of the operations of the `nth` worker that are in flight, on any lane.
     #[must_use]
     pub fn cookies(&self, nth: usize) -> Vec<u64> {
         let of_worker: Vec<usize> =
@@ -415,7 +414,7 @@ impl World {
         state.inject(at, event::PEER_LEFT, 0, status, peer, 0, 0, words.as_bytes());
     }
 
-    /// Returns the violations of the binary interface by the core.
+    /// Returns the violations of the binary interface by the core: the first 64 different ones.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         self.state().faults.clone()
@@ -461,7 +460,7 @@ impl World {
         on_wires + state.interfaces.iter().map(|i| i.injected.len()).sum::<usize>()
     }
 
-    /// Holds every operation of this slot.
+    /// Holds later operations of this slot.
     pub fn hold(&self, slot: Slot) {
         self.rule(Rule::every(slot, Act::Hold));
     }

@@ -5,7 +5,8 @@
  *
  * A fault reads the sequence number of the source's notifier, pins the page, makes the entry, and reads the number
  * again: if an invalidation happened in between, the entry is removed. The page is therefore released immediately,
- * and no page stays pinned. If `stale_us` is set, the fault omits the second read, as the real module does.
+ * and does not stay pinned. If `stale_us` is set, the entry stays as in the real module, and the page stays
+ * pinned.
  */
 #include "xpmem.h"
 
@@ -25,8 +26,8 @@ static unsigned int fault_us;
 module_param(fault_us, uint, 0644);
 
 /* The pause of a fault between finding the page and making the entry, in microseconds. Unless the pause is 0, the
- * fault does not read the sequence number again: the entry stays although the source has since replaced the page,
- * until the next invalidation of the page. */
+ * fault ignores the second sequence number: the entry stays although the source has since replaced the page, until
+ * the next invalidation of the page. */
 static unsigned int stale_us;
 module_param(stale_us, uint, 0644);
 

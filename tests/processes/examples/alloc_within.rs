@@ -1,5 +1,5 @@
 //! `alloc_within LIMIT`: allocates memory in a control group with a limit of LIMIT bytes, which a test of the lab sets. A request
-//! beyond the limit must return an error text, and granted memory must never lead to an out-of-memory kill.
+//! beyond the limit must return an error text, and writing to granted memory must not lead to an out-of-memory kill.
 
 use std::process::ExitCode;
 use tieline::{Context, OpenError, Region};

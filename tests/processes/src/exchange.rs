@@ -1,14 +1,14 @@
 //! The application's transport for wire-up datagrams between processes, which uses the pipes of the test.
 //!
-//! If a node reports `datagram TO BYTES`, the bytes are delivered to the node of that name. A test can drop, duplicate or delay
-//! datagrams, as the interface allows.
+//! If a node reports `datagram TO BYTES`, the bytes are delivered to the node of that name. A test can drop or duplicate datagrams,
+//! or change their version.
 
 use std::collections::HashMap;
 use std::io::Write;
 use std::process::ChildStdin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The standard input of a process, to which its test and its peers write.
+/// The standard input of a process, to which its test and the exchange write.
 pub type Mailbox = Arc<Mutex<Option<ChildStdin>>>;
 
 /// The treatment of datagrams in flight.
@@ -21,7 +21,7 @@ pub enum Fate {
     Unreliable,
     /// No datagram is delivered.
     Lost,
-    /// Each datagram is delivered with the next version of the wire-up protocol.
+    /// Each wire-up datagram is delivered with the next version of the protocol.
     OfTheNextVersion,
 }
 
@@ -43,7 +43,7 @@ fn with<R>(act: impl FnOnce(&mut Exchange) -> R) -> R {
     act(exchange.get_or_insert_default())
 }
 
-/// Sets the treatment of all later datagrams.
+/// Sets the treatment of later datagrams.
 pub fn set_fate(fate: Fate) {
     with(|exchange| exchange.fate = fate);
 }
@@ -54,7 +54,6 @@ pub fn carried() -> u64 {
     with(|exchange| exchange.carried)
 }
 
-/// Resets the state before the next test.
 pub(crate) fn forget() {
     with(|exchange| *exchange = Exchange::default());
 }

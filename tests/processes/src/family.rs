@@ -16,17 +16,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tieline::{Context, Endpoint, Outcome, PostError, Region, RemoteKey, Status, Worker};
 
-/// The number of children.
 const CHILDREN: usize = 8;
 /// The length of each put, in bytes.
 const LEN: usize = 3000;
-/// The time limit of each step.
 const PATIENCE: Duration = Duration::from_secs(30);
 const DATA: u16 = 1;
 const DONE: u16 = 2;
 const OWN: u16 = 3;
 
-/// A result whose error is text.
 type Done<T = ()> = Result<T, String>;
 
 fn said(error: impl std::fmt::Display) -> String {
@@ -60,7 +57,6 @@ impl Plan<'_> {
     }
 }
 
-/// Runs the process that forks.
 fn head(way: &str, plan: &Plan<'_>) -> Done {
     let child = |mine: usize, inherited: Option<Member>| {
         Child::fork(End::AtOnce, |line| match live(plan, mine, inherited, line) {
@@ -142,7 +138,7 @@ fn refused(plan: &Plan<'_>, member: &Member) -> Done {
     Err(why)
 }
 
-/// Forks while one thread posts, and another one opens and closes contexts: locks may be held at any moment.
+/// Forks while one thread posts, and another one opens and closes contexts, so that locks may be held at the fork.
 fn beside_threads_that_post(
     plan: &Plan<'_>,
     forks: impl FnOnce() -> Vec<Child>,
@@ -226,7 +222,6 @@ fn lead(plan: &Plan<'_>, member: &Member, children: &[Child]) -> Done {
     lines.iter_mut().try_for_each(|line| line.wait(member).map(drop))
 }
 
-/// Runs the program of a child.
 fn live(plan: &Plan<'_>, mine: usize, inherited: Option<Member>, line: &UnixStream) -> Done {
     let mut inherited = inherited;
     if let Some(parents) = &inherited {
@@ -301,7 +296,6 @@ struct Came {
     wrong: RefCell<Vec<String>>,
 }
 
-/// One process of the family.
 #[derive(Clone)]
 struct Member {
     came: Rc<Came>,
@@ -346,7 +340,6 @@ impl Member {
         Ok(Member { came, own, own_key, there, here, worker, _context: Rc::new(context) })
     }
 
-    /// Returns the address and the key for the other processes.
     fn card(&self) -> Done<String> {
         let (address, key) = (self.worker.address().map_err(said)?, self.there.remote_key());
         Ok(format!("{}:{}", hex(&address), hex(&key.map_err(said)?)))
@@ -374,7 +367,6 @@ impl Member {
         self.own.send(OWN, 0, b"to myself")
     }
 
-    /// Sends `count` messages to itself, and makes `count` puts.
     fn goes_on(&self, plan: &Plan<'_>, count: usize) -> Done {
         let at = (CHILDREN + 1) * LEN;
         for number in 0..count {

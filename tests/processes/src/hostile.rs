@@ -1,7 +1,7 @@
-//! The role `hostile`: a peer that implements shm's wire format independently and violates all of its rules. The answers have the
-//! form of a node's answers.
+//! The role `hostile`: a peer that implements shm's wire format independently and violates its rules. The answers have the form of
+//! a node's answers.
 //!
-//! The order `aim` selects a worker's address. The peer then makes connections to this worker, and applies each order to all of
+//! The order `aim` selects a worker's address. The peer then makes connections to this worker, and applies most orders to all of
 //! them:
 //!
 //! ```text

@@ -78,7 +78,6 @@ fn ip(arguments: &[&str]) -> Result<(), String> {
     Err(format!("ip {}: {said}", arguments.join(" ")))
 }
 
-/// Runs many commands of `ip` in a namespace with one call.
 fn batch(namespace: &str, commands: &[String]) -> Result<(), String> {
     let mut child = Command::new("ip")
         .args(["-netns", namespace, "-batch", "-"])
@@ -119,7 +118,6 @@ pub fn left() -> Vec<String> {
     namespaces().into_iter().filter(|name| name.starts_with(&mark)).collect()
 }
 
-/// Removes the namespaces of earlier runs.
 fn sweep() {
     for name in namespaces() {
         let mut words = name.strip_prefix(PREFIX).unwrap_or_default().split('-');
@@ -307,18 +305,12 @@ impl Host {
         &self.links[rail]
     }
 
-    /// Drops the first packet of each connection from this host. Other hosts can still connect to this host.
-    ///
-    /// # Errors
-    /// Returns an error without `nft`.
+    /// Drops the first packet of each TCP connection from this host. Other hosts can still connect to this host.
     pub fn drop_outgoing_calls(&self) -> Result<(), String> {
         self.filter("output", "tcp flags & (syn | ack) == syn drop")
     }
 
-    /// Drops the first packet of each connection to this host.
-    ///
-    /// # Errors
-    /// Returns an error without `nft`.
+    /// Drops the first packet of each TCP connection to this host.
     pub fn drop_incoming_calls(&self) -> Result<(), String> {
         self.filter("input", "tcp flags & (syn | ack) == syn drop")
     }
@@ -397,7 +389,7 @@ fn address_of(host: usize, rail: usize, v6: bool) -> String {
 }
 
 impl Link {
-    /// Takes the host's device down: the host is notified, and has no route afterwards.
+    /// Takes the host's device down: the host is notified, and has no route over this device afterwards.
     pub fn down(&self) {
         self.at_host("down");
     }

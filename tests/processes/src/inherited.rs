@@ -92,7 +92,6 @@ fn is_closed_by_exec(number: i32) -> bool {
         != 0
 }
 
-/// Returns the kind of each mapping, by its address.
 fn mappings() -> BTreeMap<String, String> {
     let text = std::fs::read_to_string("/proc/self/maps").expect("/proc");
     let seen = |line: &str| {

@@ -1,4 +1,4 @@
-//! Checks that a test leaves no processes, no hosts, and no files in the directories that Tieline uses.
+//! Checks that a test leaves no processes, no hosts, and no files of Tieline in the directories that Tieline uses by default.
 
 use crate::{Node, hosts};
 use std::collections::BTreeSet;

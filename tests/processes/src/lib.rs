@@ -1,8 +1,8 @@
 //! Tests with real processes, through the public interface of Tieline.
 //!
-//! A test is a script in the parent process, which never calls Tieline and therefore cannot hang in a call. The peers of the test
-//! are further processes of the same program, each with a role. Most peers are a [`node::Node`], which executes orders from a pipe,
-//! one after another, and reports the result and the time of each.
+//! A test is a script in the parent process, which opens no context of Tieline and therefore cannot hang in one. The peers of the
+//! test are further processes of the same program, each with a role. Most peers are a [`node::Node`], which executes orders from a
+//! pipe, one after another, and reports the result and the time of each.
 //!
 //! ```text
 //! let mut a = Node::start("a");
@@ -22,11 +22,11 @@
 //! hosts[1].link(0).cut();
 //! ```
 //!
-//! Every wait for a report has a deadline. When the deadline passes, the test fails with the last reports of every process, and the
+//! A wait for a report has a deadline. When the deadline passes, the test fails with the last reports of every process, and the
 //! processes are killed. After each test no process and no file may be left.
 
-/// The time within which events without a timeout happen even on a busy machine, in milliseconds. The time is well below the usual
-/// timeouts (20 s for silence, 30 s for connecting), so an event within it was not caused by a timeout.
+/// The time within which events without a timeout happen even on a busy machine, in milliseconds. The time is below the default
+/// timeouts (20 s for silence, 30 s for connecting).
 pub const BOUND_MS: f64 = 15_000.0;
 
 pub mod exchange;

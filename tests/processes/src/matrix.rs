@@ -1,4 +1,4 @@
-//! The matrix of memory: every kind of memory, filled before and after its key was made, while either side forks or starts
+//! The matrix of memory: the kinds of memory, filled before and after their key was made, while either side forks or starts
 //! programs. Peers must read the owner's last stores, their puts must arrive at the owner, and a child must keep its own bytes.
 
 use crate::mapped::{KINDS, Kind};
@@ -23,7 +23,6 @@ pub struct Over<'a> {
     pub dies_with_owner: bool,
 }
 
-/// An event that coincides with the accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Nothing,
@@ -51,7 +50,7 @@ const EVENTS: [Event; 7] = [
     Event::PeerForks,
 ];
 
-/// Tests every row.
+/// Tests the rows that are possible on this machine.
 ///
 /// # Panics
 /// Panics if a byte is wrong, or if a key has another path.
@@ -101,7 +100,6 @@ impl Row {
     }
 }
 
-/// The owner of memory, and its peer.
 struct Pair {
     owner: Node,
     peer: Node,
@@ -183,7 +181,6 @@ impl Pair {
     }
 }
 
-/// Closes the region when no peer accesses it.
 fn close(owner: &mut Node) {
     let late = Instant::now() + DEADLINE;
     while let Err(failed) = owner.ask("close memory") {

@@ -151,8 +151,7 @@ impl Node {
     /// Checks that the node has recorded no error: no message out of order or with wrong bytes, no failed reply, no wrong result
     /// of a put, get or atomic. Messages missing at the end are not detected.
     ///
-    /// # Panics
-    /// Panics if they were not.
+    /// # Panics Panics if the node has recorded an error.
     pub fn nothing_was_wrong(&mut self) {
         assert_eq!(self.must("wrong"), "", "at {}", self.peer.name);
     }

@@ -96,7 +96,6 @@ impl Parent {
         self.orders.borrow_mut().pop_front()
     }
 
-    /// Reads the available lines.
     fn look(&self) {
         while !self.closed.get() && sys::readable(&[STDIN], Some(0)) {
             self.read();

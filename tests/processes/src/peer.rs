@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time limit of each step, after which the step counts as hanging.
+/// The time limit of a step, after which the step counts as hanging.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 const KEPT: usize = 12;
 

@@ -1,6 +1,6 @@
 //! The network providers as shared objects, in a separate directory, built with this test's profile.
 //!
-//! The providers are not linked into the library, and other files in the directory of the test program may be outdated.
+//! The providers are not linked into the library, and files in the directory of the test program may be outdated.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -71,7 +71,6 @@ fn build() -> Result<PathBuf, String> {
     gathered("processes-providers", &built::TCP)
 }
 
-/// Makes a directory of that name that contains only these files.
 fn gathered(name: &str, files: &[built::Made<'_>]) -> Result<PathBuf, String> {
     let profile = built::folder(files)?;
     let folder = profile.join(name);

@@ -1,4 +1,4 @@
-//! The role `stranger`: a host on the network that does not implement the protocol. The answers have the form of a node's answers.
+//! The role `stranger`: a host on the network that does not implement the protocol. Its answers have the form of a node's answers.
 
 use crate::interpreter::hex;
 use crate::parent::Parent;
@@ -47,7 +47,7 @@ pub fn stranger(parent: Parent) {
             ["greet", to, version] => greet(address(to), version.parse().expect("a version")),
             // `garbage` sends meaningless bytes until the other side closes; returns the number of bytes that were accepted.
             ["garbage", to, len] => garbage(address(to), len.parse().expect("bytes")),
-            // `slow` makes connections that send one byte and stay open, until the other side accepts no more.
+            // `slow` makes up to `count` connections that send one byte and stay open. Returns the number of connections.
             ["slow", to, count] => {
                 let count: usize = count.parse().expect("how many");
                 let call = |_| {
@@ -81,7 +81,6 @@ pub fn stranger(parent: Parent) {
     }
 }
 
-/// Makes the greeting of the handshake in a version.
 fn greeting(version: u8) -> Vec<u8> {
     [&b"TLN"[..], &[version], &[7; 32]].concat()
 }

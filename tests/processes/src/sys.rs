@@ -252,7 +252,6 @@ pub fn listen_unix(name: &[u8]) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Makes a socket of records, and the address of this name.
 fn unix_socket(name: &[u8]) -> io::Result<(OwnedFd, libc::sockaddr_un, libc::socklen_t)> {
     // SAFETY: the record contains only numbers, and may be all zeros.
     let mut to: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -346,7 +345,7 @@ pub fn lingering(seconds: i32) -> io::Result<(OwnedFd, TcpListener)> {
 /// The number of kinds of [`odd_descriptors`].
 pub const ODD_KINDS: usize = 8;
 
-/// Makes descriptors that a receiver does not expect: one, or many of one kind.
+/// Makes descriptors that a receiver does not expect.
 ///
 /// # Errors
 /// Returns the system's error.
@@ -366,7 +365,7 @@ pub fn odd_descriptors(kind: usize) -> io::Result<Vec<OwnedFd>> {
             send_record(&one, b"x", &[two.as_fd(), one.as_fd()])?;
             vec![two, one]
         }
-        // Kind 6 is a full pipe without a reader.
+        // Kind 6 is a full pipe that nobody reads.
         6 => {
             let mut ends = [0; 2];
             // SAFETY: the call writes two numbers.

@@ -10,7 +10,6 @@ pub(crate) const TESTS: &[Test] = named![
     a_network_that_nothing_may_connect_is_an_error_that_lists_the_reasons,
 ];
 
-/// Starts a process whose application can carry datagrams.
 fn carrying(host: &Host, name: &str, settings: &str) -> Node {
     let mut node = Node::bare(host.launch(name));
     let _ = node.must(&format!("open-carrying {name} {NETWORK} {settings}"));

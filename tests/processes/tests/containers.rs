@@ -24,7 +24,6 @@ pub(crate) const TESTS: &[Test] = named![
 
 const LEN: usize = 50_000;
 
-/// Checks whether unshare with these arguments works on this machine.
 fn can(arguments: &[&str]) -> Result<(), String> {
     let outcome = Command::new("unshare").args(arguments).arg("true").output();
     match outcome {
@@ -133,7 +132,6 @@ fn a_private_empty_or_full_dev_shm_does_not_matter() -> Verdict {
     Verdict::Passed
 }
 
-/// Makes a socket directory for one test.
 fn socket_directory() -> String {
     let directory = leftovers::current().1.join("sockets");
     std::fs::create_dir_all(&directory).expect("a directory");

@@ -1,7 +1,6 @@
-//! Tests of the diagnosis that an operator can make from the error text and the report alone: each text has the cause in its first
-//! line.
+//! Tests of the diagnosis that an operator can make from the error text and the report alone.
 //!
-//! The ten most frequent causes of a long search, and their tests:
+//! Ten causes of a long search, and their tests:
 //!
 //! 1. An unmodified program: the first test of this file. A running program: `live.rs`.
 //! 2. A value that a provider refuses: the test of a mistyped value in this file.
@@ -34,7 +33,6 @@ pub(crate) const TESTS: &[Test] = named![
     dangling_link_and_misspelt_variable_are_reported,
 ];
 
-/// A file of this test, whose directory is removed after the test.
 fn file(name: &str) -> PathBuf {
     leftovers::current().1.join("tmp").join(name)
 }
@@ -44,7 +42,6 @@ fn lines(path: &PathBuf) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Returns the line that contains all of these words.
 fn line_with<'a>(lines: &'a [String], words: &[&str]) -> &'a str {
     let found = lines.iter().find(|line| words.iter().all(|word| line.contains(word)));
     found.unwrap_or_else(|| panic!("no line has {words:?}: {lines:#?}"))
@@ -93,7 +90,6 @@ fn unmodified_program_reports_devices_lanes_and_failures() -> Verdict {
     Verdict::Passed
 }
 
-/// Returns the error of a first message.
 fn told(from: &mut Node, to: &mut Node) -> String {
     from.connect(to);
     let failed = from.ask(&format!("ping {}", to.peer.name)).expect_err("there is no way");
@@ -168,7 +164,6 @@ fn dead_interface_is_named_with_address_used_instead() -> Verdict {
     Verdict::Passed
 }
 
-/// Returns the error of opening a context or a worker.
 fn does_not_open(settings: &str) -> String {
     let mut node = Node::bare(Launch::new("node", "node"));
     let failed = node.ask(&format!("open {settings}")).expect_err("that is refused");

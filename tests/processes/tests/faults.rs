@@ -1,4 +1,4 @@
-//! Tests of registered memory that is removed while peers access it: only the posted operation fails, with the owner's reason.
+//! Tests of registered memory that is removed while peers access it.
 
 use tieline_processes::{Failed, Launch, Node, Test, Verdict, named};
 use tieline_testing::built;
@@ -18,10 +18,9 @@ const TCP: &str = "TIELINE_PROVIDERS=tcp,tcp-connect";
 const PAGE: usize = 4096;
 /// A length that is longer than one message, and longer than one end copies alone.
 const LEN: usize = 1 << 20;
-/// The offset at which the memory ends.
 const GONE: usize = LEN / 2;
 
-/// Starts a caller and an owner over each route, connected in both directions. Each pair has the name of its route.
+/// Starts a caller and an owner over each available route, connected in both directions. Each pair has the name of its route.
 fn pairs() -> impl Iterator<Item = (&'static str, Node, Node)> {
     let folder = built::folder(&built::TCP);
     if let Err(reason) = &folder {

@@ -1,4 +1,4 @@
-//! Tests of processes that fork: each child opens its own context, and all processes of the family exchange messages.
+//! Tests of processes that fork: the children open their own contexts, and the processes of the family exchange messages.
 
 use std::collections::BTreeSet;
 use tieline_processes::{Launch, Test, Verdict, named, plugins};
@@ -11,7 +11,6 @@ pub(crate) const TESTS: &[Test] = named![
     the_list_has_all_that_a_child_has_of_its_parents,
 ];
 
-/// The moments of the parent's forks.
 const WAYS: [&str; 4] = ["before", "after", "thread", "posting"];
 
 fn talks(path: &str, settings: &str) -> Verdict {

@@ -1,4 +1,4 @@
-//! Tests of peers that use the wire format of shm and violate all of its rules.
+//! Tests of peers that use the wire format of shm and violate its rules.
 
 use std::process::Command;
 use tieline_processes::node::milliseconds_since;
@@ -16,14 +16,12 @@ pub(crate) const TESTS: &[Test] = named![
     another_user_stops_nobody_where_there_is_no_directory_for_sockets,
 ];
 
-/// A setting that selects the providers under attack.
 const LOCAL: &str = "TIELINE_PROVIDERS=shm,shm-cma";
 
 /// The record that only asks the receiver to poll.
 const WAKE: &str = "04";
 const NOBODY: u32 = 65534;
 
-/// Starts a victim that exchanges messages with a friend.
 fn victim_and_friend() -> (Node, Node) {
     let (mut victim, mut friend) = (Node::with("victim", &[LOCAL]), Node::with("friend", &[LOCAL]));
     friend.connect(&mut victim);
@@ -31,7 +29,6 @@ fn victim_and_friend() -> (Node, Node) {
     (victim, friend)
 }
 
-/// Checks that the exchange continues.
 fn undisturbed(victim: &mut Node, friend: &mut Node) {
     let pongs = |node: &mut Node| node.must("pongs").parse::<u64>().expect("a number");
     let (before, started) = (pongs(friend), sys::now_ns());
@@ -42,7 +39,6 @@ fn undisturbed(victim: &mut Node, friend: &mut Node) {
     victim.nothing_was_wrong();
 }
 
-/// Starts a process that attacks the victim.
 fn attacker(victim: &mut Node) -> Node {
     let mut hostile = Node::bare(Launch::new("hostile", "hostile"));
     let _ = hostile.must(&format!("aim {}", victim.must("address")));

@@ -51,7 +51,6 @@ fn hosts_reach_each_other_until_their_link_is_cut_and_leave_nothing() -> Verdict
     Verdict::Passed
 }
 
-/// This case also tests the harness itself.
 fn calls_are_discarded_in_one_direction_only() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     or_skip!(hosts[1].drop_outgoing_calls());

@@ -1,4 +1,4 @@
-//! Tests of jobs whose processes are started by hand, on several hosts, in any order.
+//! Tests of jobs whose processes are started by hand, on several hosts.
 
 use std::time::Duration;
 use tieline_processes::node::milliseconds;
@@ -117,7 +117,7 @@ fn a_process_that_dies_before_the_others_have_come_is_named() -> Verdict {
     for node in &mut nodes {
         node.peer.tell("join");
     }
-    // This rank joins and then leaves: the other ranks must not wait until its deadline.
+    // This rank joins and is then killed: the other ranks must not wait until its deadline.
     let mut doomed = nodes.pop().expect("three are there");
     let early = doomed.peer.hear_within(Duration::from_millis(300));
     assert_eq!(early, None, "one is missing");

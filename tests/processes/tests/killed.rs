@@ -29,7 +29,6 @@ struct Bystanders {
 }
 
 impl Bystanders {
-    /// Starts both processes, which also know the victim.
     fn start(victim: &mut Node) -> Bystanders {
         let (mut asks, mut answers) = (Node::start("asks"), Node::start("answers"));
         for node in [&mut asks, &mut answers] {

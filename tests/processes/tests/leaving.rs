@@ -1,5 +1,4 @@
-//! Tests of peers that leave in an orderly manner. The leave must be distinguished from a death, for all objects that the peer
-//! still holds.
+//! Tests of peers that leave in an orderly manner, with objects that they still hold.
 
 use tieline_processes::interpreter::{EXITS, KEPT};
 use tieline_processes::{Node, Test, Verdict, named, or_skip, plugins};
@@ -96,7 +95,6 @@ fn a_peer_that_leaves_over_libfabric_is_no_dead_peer_whatever_it_holds() -> Verd
     Verdict::Passed
 }
 
-/// The way in which a process exits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Exit {
     Idle,

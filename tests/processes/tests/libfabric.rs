@@ -1,5 +1,4 @@
-//! Tests of hosts that communicate over libfabric's software providers `tcp;ofi_rxm` and `sockets`, which do not report deaths
-//! themselves.
+//! Tests of hosts that communicate over libfabric's software providers.
 
 use std::time::Duration;
 use tieline_processes::interpreter::MIXED_REGION;
@@ -25,11 +24,9 @@ pub(crate) const TESTS: &[Test] = named![
     without_shm_tcp_takes_over_and_without_tcp_libfabric_does_in_one_job,
 ];
 
-/// The settings that select libfabric's providers.
 const PROVIDERS: [&str; 2] = ["TIELINE_OFI_PROVIDERS=tcp", "TIELINE_OFI_PROVIDERS=sockets"];
 const STATED: Duration = Duration::from_secs(2);
 const STATED_SETTING: &str = "TIELINE_FAILURE_TIMEOUT=2s";
-/// The number of kills.
 const KILLS: usize = 10;
 
 fn node(host: &Host, name: &str, settings: &[&str]) -> Node {
@@ -39,7 +36,6 @@ fn node(host: &Host, name: &str, settings: &[&str]) -> Node {
     Node::open(launch, &settings)
 }
 
-/// Starts two processes on two hosts that access each other's memory.
 fn pair(hosts: &Hosts, settings: &[&str]) -> (Node, Node) {
     let (mut a, mut b) = (node(&hosts[0], "a", settings), node(&hosts[1], "b", settings));
     for node in [&mut a, &mut b] {
@@ -54,7 +50,6 @@ fn pair(hosts: &Hosts, settings: &[&str]) -> (Node, Node) {
     (a, b)
 }
 
-/// Makes puts, gets, atomics and pings.
 fn one_way(from: &mut Node, to: &mut Node) {
     let name = to.peer.name.clone();
     let _ = from.must(&format!("register out {MIXED_REGION}"));
@@ -73,7 +68,7 @@ fn one_way(from: &mut Node, to: &mut Node) {
     let _ = from.must(&format!("ping {name}"));
 }
 
-/// Debian's library installs six signal handlers when it is loaded; other builds do so when an endpoint opens.
+/// Debian's library installs signal handlers when it is loaded; other builds may do so when an endpoint opens.
 fn a_process_that_uses_libfabric_has_the_signals_of_one_that_does_not() -> Verdict {
     let folder = or_skip!(plugins::libfabric());
     let process = |name: &str, settings: &[&str]| {
@@ -262,7 +257,6 @@ fn libfabric_peer_computing_beyond_timeout_is_not_declared_dead() -> Verdict {
     Verdict::Passed
 }
 
-/// Returns the provider by which a peer is reached.
 fn one_round(hosts: &Hosts, here: &[&str], there: &[&str]) -> String {
     let (mut a, mut b) = (node(&hosts[0], "a", here), node(&hosts[1], "b", there));
     for node in [&mut a, &mut b] {
@@ -293,7 +287,6 @@ fn one_round(hosts: &Hosts, here: &[&str], there: &[&str]) -> String {
     path
 }
 
-/// Returns the setting for the libfabric file to load.
 fn library(file: &std::path::Path) -> String {
     format!("TIELINE_OFI_LIBRARY={}", file.display())
 }
@@ -376,7 +369,6 @@ fn large_puts_are_shared_by_two_devices_of_libfabric() -> Verdict {
     Verdict::Passed
 }
 
-/// Two processes run on one host, and each provider is disabled in turn.
 fn without_shm_tcp_takes_over_and_without_tcp_libfabric_does_in_one_job() -> Verdict {
     let folder = or_skip!(plugins::libfabric_and_network());
     for (left_out, message, memory) in [

@@ -25,7 +25,6 @@ pub(crate) const TESTS: &[Test] = named![
 const STATED: Duration = Duration::from_secs(2);
 const STATED_SETTING: &str = "TIELINE_FAILURE_TIMEOUT=2s";
 
-/// Starts two processes on two hosts that access each other's memory.
 fn pair(hosts: &Hosts, settings: &[&str]) -> (Node, Node) {
     let settings: Vec<&str> = [NETWORK].iter().chain(settings).copied().collect();
     let (mut a, mut b) = (hosts[0].node("a", &settings), hosts[1].node("b", &settings));
@@ -40,7 +39,7 @@ fn pair(hosts: &Hosts, settings: &[&str]) -> (Node, Node) {
     (a, b)
 }
 
-/// Runs all operations on both sides against each other, until they are stopped.
+/// Runs mixed operations on both sides against each other, until they are stopped.
 fn talk(a: &mut Node, b: &mut Node) {
     a.peer.tell("mixed b theirs until-told");
     b.peer.tell("mixed a theirs until-told");
@@ -48,7 +47,6 @@ fn talk(a: &mut Node, b: &mut Node) {
     b.streams();
 }
 
-/// Stops these operations, and checks that each operation was carried out once.
 fn stop(a: &mut Node, b: &mut Node) {
     let sent: Vec<String> = [&mut *a, &mut *b]
         .map(|node| match node.stop() {
@@ -72,7 +70,7 @@ fn whole(node: &mut Node, other: &mut Node, sent: &str) {
     node.nothing_was_wrong();
 }
 
-/// Waits until the kernel of a host has retransmitted several times without an answer.
+/// Waits until the kernel of a host has retransmitted without an answer.
 fn retried_in_vain(hosts: &Hosts) {
     let wait = Wait::new("a second try to send on the link that was cut");
     let tries = |host: &Host| host.run(&["ss", "-Hti"]).unwrap_or_default().contains("backoff:");

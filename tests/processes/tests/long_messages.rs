@@ -1,5 +1,4 @@
-//! Tests of rendezvous messages (`Rendezvous`) between processes, of which one is killed at each step. The survivor is notified,
-//! gets its memory back, and continues.
+//! Tests of rendezvous messages (`Rendezvous`) between processes, of which one is killed.
 
 use tieline_processes::{Launch, Node, Test, Verdict, named};
 use tieline_testing::built;
@@ -17,7 +16,6 @@ const SHM: &str = "TIELINE_PROVIDERS=shm,shm-cma";
 const EMULATED: &str = "TIELINE_PROVIDERS=shm";
 const TCP: &str = "TIELINE_PROVIDERS=tcp,tcp-connect";
 
-/// Starts a survivor and a victim over each transport, connected in both directions.
 fn pairs() -> impl Iterator<Item = (Node, Node)> {
     let folder = built::folder(&built::TCP);
     if let Err(reason) = &folder {
@@ -39,7 +37,6 @@ fn pairs() -> impl Iterator<Item = (Node, Node)> {
     })
 }
 
-/// Checks that the survivor can communicate with a new process.
 fn goes_on(mut survivor: Node) {
     let address = survivor.must("address");
     let _ = survivor.must(&format!("connect itself {address}"));

@@ -104,7 +104,6 @@ fn two_processes_take_turns_by_loads_and_stores() -> Verdict {
     Verdict::Passed
 }
 
-/// The objects are dropped one after another, and the mapping remains.
 fn a_pointer_outlives_key_endpoint_region_and_owner() -> Verdict {
     let (mut caller, mut owner) = (Node::start("caller"), Node::start("owner"));
     caller.connect(&mut owner);
@@ -243,7 +242,7 @@ fn file_size_limit_ends_no_process() -> Verdict {
     Verdict::Passed
 }
 
-/// The test covers every route to the memory: mapped, copied by the kernel, and over messages of either transport.
+/// The test covers these routes to the memory: mapped, copied by the kernel, over messages, and over TCP if it is built.
 fn keys_come_by_their_handles_between_processes() -> Verdict {
     let tcp = built::folder(&built::TCP);
     if let Err(reason) = &tcp {

@@ -1,4 +1,4 @@
-//! Tests of invalid keys, ranges, messages and handles: each causes an error and has no other effect.
+//! Tests of invalid keys, ranges, messages and handles.
 
 use tieline_processes::interpreter::{hex, unhex};
 use tieline_processes::{Failed, Node, Test, Verdict, forge, named};

@@ -1,4 +1,4 @@
-//! A hundred processes are killed at random moments while they connect and communicate over the network.
+//! Processes are killed at random moments while they connect and communicate over the network.
 
 use tieline_processes::hosts::NETWORK;
 use tieline_processes::interpreter::MIXED_REGION;

@@ -14,7 +14,6 @@ fn talking(hosts: &Hosts) -> (Node, Node) {
     (a, b)
 }
 
-/// Checks that the traffic continued, and that a new peer is served.
 fn undisturbed(hosts: &Hosts, a: &mut Node, b: &mut Node) {
     let sent = a.stop().expect("a stream").text;
     assert_eq!(b.must(&format!("reach exact {sent}")), sent);

@@ -18,7 +18,6 @@ pub(crate) const TESTS: &[Test] = named![
 
 const LEN: usize = 100_000;
 
-/// Moves a pattern to the target and back, on any path.
 fn there_and_back(caller: &mut Node, target: &mut Node, region: &str) {
     let name = target.peer.name.clone();
     let _ = caller.must(&format!("register out {LEN}"));

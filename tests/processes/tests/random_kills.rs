@@ -1,4 +1,4 @@
-//! Two hundred processes killed at random moments of a mixed workload.
+//! Processes are killed at random moments of a mixed workload.
 
 use tieline_processes::node::{milliseconds, nothing_leaks};
 use tieline_processes::random::spin;

@@ -1,4 +1,4 @@
-//! Tests of many processes on one machine: a hundred, and two hundred in `cargo xtask test --all`.
+//! Tests of many processes on one machine.
 
 use tieline_processes::node::milliseconds_since;
 use tieline_processes::{Node, Test, Verdict, named, sys};
@@ -11,7 +11,6 @@ pub(crate) const TESTS: &[Test] = named![
 
 const PEERS: usize = 200;
 
-/// Returns the number of processes that all communicate with each other.
 fn processes() -> usize {
     if is_whole() { 200 } else { 100 }
 }

@@ -64,7 +64,6 @@ fn sides_with_other_providers_agree_on_what_both_have() -> Verdict {
     Verdict::Passed
 }
 
-/// Returns the error of opening a worker.
 fn does_not_open(hosts: &Hosts, setting: &str) -> String {
     let mut node = Node::bare(hosts[0].launch("late"));
     let failed = node.ask(&format!("open {NETWORK} {setting}")).expect_err("there is no port");
@@ -87,7 +86,7 @@ fn a_range_of_ports_that_is_used_up_is_an_error_that_names_it() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let setting = "TIELINE_TCP_PORTS=20000-20003";
     let mut nodes = vec![hosts[1].node("b", &[NETWORK])];
-    // Endpoints are opened until the limit is reached: each uses one or more descriptors.
+    // Processes open the network until no port is left: each uses one or more ports.
     let mut count = 0;
     let text = loop {
         assert!(count <= 4, "four ports are enough for {count} processes");

@@ -13,7 +13,6 @@ const NOBODY: u32 = 65534;
 /// A setting that selects the providers under test; over the network, any process with the address may connect.
 const LOCAL: &str = "TIELINE_PROVIDERS=shm,shm-cma";
 
-/// Starts a victim that exchanges messages with a friend.
 fn victim_and_friend() -> (Node, Node) {
     let (mut victim, mut friend) = (Node::with("victim", &[LOCAL]), Node::with("friend", &[LOCAL]));
     friend.connect(&mut victim);

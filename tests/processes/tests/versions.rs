@@ -1,4 +1,4 @@
-//! Tests of peers of another version: the error names both versions if possible, and compatible versions work.
+//! Tests of peers of another version: the error, and compatible versions.
 //!
 //! The other version is simulated on the wire: addresses and datagrams are rewritten in transit, and a peer sends its own bytes.
 //! docs/wire.md states the rules.

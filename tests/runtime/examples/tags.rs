@@ -12,11 +12,9 @@ use std::time::Instant;
 use tieline::{Error, Region};
 use tieline_runtime::{Runtime, Sending};
 
-/// The number of sends or receives in flight.
 const OUTSTANDING: usize = 32;
 const TAG: u64 = 7;
 const END: u64 = 8;
-/// The number of measured messages per warm-up message.
 const WARM_UP: usize = 10;
 
 fn main() -> ExitCode {

@@ -104,7 +104,6 @@ fn bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Combines a peer's words with this rank's.
 fn fill(words: &mut [u64], received: &Received, op: fn(u64, u64) -> u64) -> Result<(), Error> {
     let theirs = received.bytes.chunks_exact(8);
     if received.bytes.len() != 8 * words.len() {

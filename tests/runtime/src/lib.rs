@@ -1,13 +1,13 @@
 //! A message-passing runtime on Tieline's public interface: tagged messages, collectives, memory windows.
 //!
 //! The runtime tests this interface, and shows the amount of code that a runtime on top of it needs. The runtime uses only the
-//! public calls of `tieline` and of `tieline-tag`, and no unsafe code. A [`Runtime`] belongs to one thread; all of its calls that
-//! wait make progress.
+//! public calls of `tieline` and of `tieline-tag`, and no unsafe code. A [`Runtime`] belongs to one thread. Its calls that wait
+//! make progress.
 //!
-//! * A message's tag is in the header. A message of at most [`Runtime::eager`] bytes is sent inline. A longer message becomes a
-//!   rendezvous message from transiently registered memory. When a receive matches, the message is received into a buffer of that
-//!   receive. An application with its own buffers registers them once ([`Runtime::lend`]), and sends from them and receives into
-//!   them without a copy.
+//! * A message's tag is in the header. A message of at most [`Runtime::eager`] bytes is sent inline, unless it is sent by
+//!   [`Runtime::send_lent`]. A longer message becomes a rendezvous message from transiently registered memory. When a receive
+//!   matches, the message is received into a buffer of that receive. An application with its own buffers registers them once
+//!   ([`Runtime::lend`]), and sends from them and receives into them without a copy.
 //! * The first message to a peer carries the sender's rank: later messages identify their sender by a number that the receiver's
 //!   worker assigned.
 //! * Handlers only match messages and receives. The resulting posts are made between progress calls, where they can be retried.
@@ -74,7 +74,6 @@ enum Kept {
     Announced(Rendezvous),
 }
 
-/// A [`Part`] that is kept.
 type Room = (Rc<Region>, Range<usize>);
 
 /// A receive and its message, or a sent message.
@@ -92,7 +91,6 @@ struct Transfer {
     failure: Option<Box<Error>>,
 }
 
-/// The state that handlers share with the calls.
 #[derive(Default)]
 struct State {
     matcher: RefCell<Matcher<Kept>>,
@@ -377,7 +375,6 @@ impl Runtime {
         Ok((peer, eager))
     }
 
-    /// Reads the length of the longest inline message again.
     fn eager_now(&self, rank: usize) -> Result<usize, Error> {
         let mut peers = self.peers.borrow_mut();
         let Some((peer, eager)) = &mut peers[rank] else { return Ok(0) };
@@ -520,7 +517,7 @@ impl State {
         let _ = self.failed.borrow_mut().get_or_insert(error);
     }
 
-    /// Handles a transfer that has failed: the call that waits for it gets the error, and all other calls do too.
+    /// Records that a transfer has failed, and returns the error.
     fn lost(&self, number: u64, error: Error) -> Error {
         if let Ok(mut transfer) = self.transfer(number as usize) {
             (transfer.has_ended, transfer.failure) = (true, Some(Box::new(error.clone())));
@@ -580,7 +577,6 @@ impl State {
     }
 }
 
-/// Returns the part of the destination for a message of this length.
 fn part(room: &Range<usize>, len: usize) -> Result<Range<usize>, Error> {
     let fits = len <= room.len();
     fits.then_some(room.start..room.start + len).ok_or_else(|| Status::OutOfRange.into())
@@ -592,7 +588,6 @@ fn check_tag(tag: u64) -> Result<(), Error> {
     (tag & OWN == 0).then_some(()).ok_or_else(error)
 }
 
-/// Makes a pattern of the application, which never matches the runtime's own messages.
 fn application(source: Option<usize>, tag: u64, ignore: u64) -> Pattern {
     Pattern { source: source.map(|source| source as u64), tag, ignore: ignore & !OWN }
 }

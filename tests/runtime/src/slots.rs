@@ -13,7 +13,6 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// Adds an object, which the caller fills in place.
     pub(crate) fn add(&mut self) -> (usize, &mut T)
     where
         T: Default,
@@ -29,7 +28,6 @@ impl<T> Slots<T> {
         self.slots.get_mut(number)?.as_mut()
     }
 
-    /// Frees an object.
     pub(crate) fn free(&mut self, number: usize) {
         if let Some(slot) = self.slots.get_mut(number).filter(|slot| slot.is_some()) {
             *slot = None;

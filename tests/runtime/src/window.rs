@@ -155,7 +155,6 @@ impl Window<'_> {
         self.fence()
     }
 
-    /// Waits for an operation.
     fn finish(&self, outcome: Outcome) -> Result<u64, Error> {
         let request = match outcome {
             Outcome::Done(value) => return Ok(value),

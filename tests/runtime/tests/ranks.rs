@@ -1,6 +1,5 @@
-//! Tests of the runtime over shared memory, TCP and libfabric, with two to thirty-two ranks, more than there are processors. Every
-//! byte is checked. The example `parts` runs the same parts under other launchers, in the check of examples and in the tests of the
-//! lab.
+//! Tests of the runtime over shared memory, TCP and libfabric, with two to thirty-two ranks, more than there are processors. The
+//! example `parts` runs the same parts under other launchers, in the check of examples and in the tests of the lab.
 //!
 //! Each test starts its own program again for the ranks: a process with `TIELINE_RANK` is a rank, and the process without it
 //! observes the ranks.
@@ -41,7 +40,6 @@ fn was_rank(part: Part, way: &str) -> bool {
     is_rank
 }
 
-/// Runs a test with these numbers of ranks and these settings.
 fn play(test: &str, sizes: &[usize], settings: &[(&str, &str)]) {
     let (first, last) = (sizes[0], sizes[sizes.len() - 1]);
     for size in (first..=last).filter(|size| is_whole() || sizes.contains(size)) {
@@ -96,7 +94,6 @@ fn over_tcp(test: &str, part: Part) {
     }
 }
 
-/// Runs a test with providers that are loaded from files.
 fn play_with(
     test: &str,
     sizes: &[usize],
@@ -179,7 +176,6 @@ fn everything_goes_well_over_libfabric() {
     }
 }
 
-/// Makes a test for each transport.
 macro_rules! both_ways {
     ($($part:path: $over_shared_memory:ident, $over_tcp:ident;)*) => { $(
         #[test]

@@ -1,4 +1,4 @@
-//! Provider files for tests, which are always those of this build and never of an earlier build.
+//! Provider files for tests, which cargo builds unless a directory of built files is given.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

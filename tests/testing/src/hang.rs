@@ -1,5 +1,5 @@
-//! Reports of waiting processes, for a test or a command that does not end. A report covers each descendant of a process with each
-//! of its threads: the system call with its object, and the stack if a debugger is installed.
+//! Reports of waiting processes, for a test or a command that does not end. A report covers the descendants of a process with their
+//! threads: the system call with its object, and stacks of a few processes if a debugger is installed.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ const MOST_DEBUGGED: usize = 4;
 /// The maximum number of stack lines of one process.
 const MOST_FUNCTIONS: usize = 60;
 
-/// A time limit, which runs an action after the limit has passed. Dropping the value before then cancels the action.
+/// A time limit, which runs an action after the limit has passed. Dropping the value earlier cancels the action.
 pub struct Limit {
     /// The channel that is dropped first, which ends the thread's wait.
     ended: Option<Sender<()>>,
@@ -201,7 +201,7 @@ fn tell_functions(text: &mut String, id: u32) {
     }
 }
 
-/// Ends every descendant of a process.
+/// Kills the descendants of a process.
 pub fn end(of: u32) {
     // The next round finds processes that were started during this round.
     for _ in 0..10 {
@@ -221,7 +221,6 @@ mod tests {
     use super::*;
     use std::process::Child;
 
-    /// Starts a shell whose child waits for a descriptor.
     fn waiting() -> Child {
         let mut shell = Command::new("sh");
         let _ = shell.args(["-c", "sleep 1000; :"]).stdin(Stdio::piped());

@@ -1,4 +1,4 @@
-//! Code that tests and their runners share: time limits, reports of waits, bounded wait loops, and the files of this build.
+//! Code that tests and their runners share: time limits, reports of waits, bounded wait loops, provider files, and libfabric.
 //!
 //! The crate has no dependencies, so that test runners can use it before other crates are built.
 

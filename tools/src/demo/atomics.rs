@@ -1,4 +1,4 @@
-//! Both processes increment one counter at the same time. Every increment must be counted, and every value must be fetched once.
+//! Both processes increment one counter at the same time. Every increment must be counted.
 
 use super::pair::Pair;
 use super::show::Show;
@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tieline::{Error, Status};
 
-/// The number of increments that each process makes.
 const EACH: u64 = 200_000;
 
 pub(super) fn contend(pair: &Pair<'_>, show: &Show) -> Result<(), Error> {

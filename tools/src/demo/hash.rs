@@ -1,6 +1,6 @@
-//! A 64-bit checksum that detects every change of a single word, and other changes, missing, added and exchanged words unless the
-//! sums are equal by chance. The checksum is not secure against an attacker. The algorithm is FNV-1a over words instead of bytes,
-//! in four lanes, so that its speed is that of memory.
+//! A 64-bit checksum that detects a change of a single word, and other changes unless the sums are equal by chance. The checksum is
+//! not secure against an attacker. The algorithm is FNV-1a over words instead of bytes, in four lanes, so that its speed is that of
+//! memory.
 
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 const BASIS: u64 = 0xcbf2_9ce4_8422_2325;

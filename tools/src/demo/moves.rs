@@ -1,4 +1,4 @@
-//! Moves the file from rank 0 to rank 1 by message, by put and by get, and compares rank 1's checksum after each.
+//! Moves the file from rank 0 to rank 1 by message, by put and by get, and compares the checksums.
 
 use super::hash::hash;
 use super::pair::{PIECE, Pair};
@@ -9,7 +9,6 @@ use tieline::{Access, Error, Region};
 /// The length in bytes of one put or get: the file is split, so that progress can be shown.
 const STRIDE: usize = 8 << 20;
 
-/// Sends the file in messages.
 pub(super) fn by_message(pair: &Pair<'_>, show: &Show, file: &[u8]) -> Result<(), Error> {
     let what = "message";
     let len = pair.agree(file.len() as u64)?.0 as usize;
@@ -54,7 +53,6 @@ pub(super) fn by_put(pair: &Pair<'_>, show: &Show, file: &[u8]) -> Result<(), Er
     Ok(())
 }
 
-/// Gets the file at rank 1 from memory of rank 0.
 pub(super) fn by_get(pair: &Pair<'_>, show: &Show, file: &[u8]) -> Result<(), Error> {
     let (len, sum) = (pair.agree(file.len() as u64)?.0 as usize, pair.agree(hash(file))?.0);
     let memory = if pair.is_source() { file.to_vec() } else { vec![0; len] };

@@ -13,7 +13,6 @@ pub(super) struct Pair<'a> {
     pub(super) job: &'a Job,
     pub(super) context: Context,
     pub(super) endpoint: Endpoint,
-    /// The buffer in which pieces are assembled.
     pub(super) arriving: Rc<RefCell<Vec<u8>>>,
     /// The number of bytes in the buffer that have arrived.
     pub(super) arrived: Rc<Cell<usize>>,
@@ -50,12 +49,10 @@ impl<'a> Pair<'a> {
         Ok(Pair { job, context, endpoint, arriving, arrived, notes, failed, worker })
     }
 
-    /// Opens an endpoint that leads to this process.
     pub(super) fn worker_to_itself(&self) -> Result<Endpoint, Error> {
         Ok(self.worker.connect(&self.worker.address()?)?)
     }
 
-    /// Checks whether this process has the file.
     pub(super) fn is_source(&self) -> bool {
         self.job.rank() == 0
     }
@@ -89,7 +86,6 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Waits for an operation.
     pub(super) fn finish(&self, outcome: Outcome) -> Result<u64, Error> {
         let request = match outcome {
             Outcome::Done(value) => return Ok(value),
@@ -124,7 +120,6 @@ impl<'a> Pair<'a> {
         Ok(key)
     }
 
-    /// Returns the module that was chosen for `role` and this peer.
     pub(super) fn chosen_for(&self, role: &str) -> String {
         self.choices()
             .find(|c| c.roles.iter().any(|r| r == role))
@@ -153,7 +148,6 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// A module that was chosen for this peer.
 struct Choice {
     path: String,
     roles: Vec<String>,

@@ -37,7 +37,6 @@ impl Show {
         ));
     }
 
-    /// Prints a finished move of the file.
     pub(super) fn moved(&self, what: &str, len: usize, took: Duration, path: &str, why: &str) {
         let rate = scaled(len as f64 / took.as_secs_f64().max(1e-9), "B/s");
         self.step(what, took, &rate, "checksum ok", path, why);

@@ -6,10 +6,8 @@ const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
 
-/// The last day whose year has four digits.
 const LAST_DAY: u64 = 2_932_896;
 
-/// A date.
 pub(super) struct Date {
     weekday: &'static str,
     day: u64,
@@ -18,7 +16,6 @@ pub(super) struct Date {
 }
 
 impl Date {
-    /// Returns today's date, or the date that `SOURCE_DATE_EPOCH` states.
     pub(super) fn today() -> Date {
         let named =
             std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|seconds| seconds.parse().ok());
@@ -51,13 +48,11 @@ impl Date {
         Date { weekday, day: left + 1, month: MONTHS[month % 12], year }
     }
 
-    /// Formats the date as in Debian's changelogs.
     pub(super) fn debian(&self) -> String {
         let Date { weekday, day, month, year } = self;
         format!("{weekday}, {day:02} {month} {year} 12:00:00 +0000")
     }
 
-    /// Formats the date as in rpm's changelogs.
     pub(super) fn rpm(&self) -> String {
         let Date { weekday, day, month, year } = self;
         format!("{weekday} {month} {day:02} {year}")

@@ -3,7 +3,6 @@
 use super::Language;
 use super::date::Date;
 
-/// A file to write.
 pub(super) struct Written {
     pub(super) name: String,
     pub(super) text: String,
@@ -80,7 +79,6 @@ pub(super) fn of(name: &str, language: Language, api: &str, author: &str) -> Vec
     files.into_iter().map(|(name, text)| Written { name, text }).collect()
 }
 
-/// Returns the files of the C example, under another name.
 fn c(name: &str) -> Vec<(String, String)> {
     const COMPILED: &str = "cc -Wall -Werror -std=c11 -shared -fPIC -I include -o libtieline_loopback.so docs/examples/loopback.c";
     let words = [
@@ -92,7 +90,6 @@ fn c(name: &str) -> Vec<(String, String)> {
     vec![("provider.c".into(), replaced(template!("c/provider.c"), &words))]
 }
 
-/// Returns the files of the Rust example, under another name.
 fn rust(name: &str) -> Vec<(String, String)> {
     let file = name.replace('-', "_");
     let words = [
@@ -112,7 +109,7 @@ fn rust(name: &str) -> Vec<(String, String)> {
     files.map(|(file, text)| (file.to_owned(), changed(text))).into()
 }
 
-/// Replaces each of these words in one pass: replacements are not searched again.
+/// Replaces these words in one pass: replacements are not searched again.
 fn replaced(text: &str, words: &[(&str, String)]) -> String {
     let (mut whole, mut left) = (String::with_capacity(text.len()), text);
     let next = |left: &str| {
@@ -127,12 +124,11 @@ fn replaced(text: &str, words: &[(&str, String)]) -> String {
     whole + left
 }
 
-/// Converts a provider's name to its spelling in variables.
 fn variable(name: &str) -> String {
     name.to_uppercase().replace('-', "_")
 }
 
-/// Returns the author of the package, if Debian's tools know a name.
+/// Returns the author of the package from the variables of Debian's tools, or a placeholder.
 pub(super) fn author() -> String {
     let word = |name: &str| std::env::var(name).ok().filter(|word| !word.is_empty());
     named(word("DEBFULLNAME"), word("DEBEMAIL"))

@@ -59,7 +59,7 @@ pub(crate) struct Args {
     /// Seconds for each test and size
     #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
     seconds: Duration,
-    /// Number of puts or gets in flight in a stream, if they complete later
+    /// Number of puts or gets in flight in a stream, where they do not complete within their call
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = window)]
     pub(crate) window: usize,
     /// Force a path: names of providers, such as `shm` or `shm-cma`, or `emulated` for put, get and atomics by

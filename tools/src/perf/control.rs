@@ -1,5 +1,5 @@
-//! The control connection between the measuring process and its peer, a pipe or a TCP connection. The connection carries one JSON
-//! object per line: requests and replies with addresses and keys, but no measured data.
+//! The control connection between the measuring process and its peer, a pipe or a TCP connection. The connection carries requests
+//! and replies, one JSON object per line, and empty lines as signs of life, but no measured data.
 
 use super::args::{Memory, Test};
 use crate::{sys, system_error};
@@ -29,17 +29,14 @@ pub(crate) struct Spec {
     pub(crate) size: usize,
     pub(crate) memory: Memory,
     pub(crate) verify: bool,
-    /// The key of the requester's region.
     pub(crate) key: Vec<u8>,
 }
 
-/// A request from the measuring process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// The first request, with the host of the measuring process.
     Hello {
         address: Vec<u8>,
-        /// The path that the user forces.
         path: Option<String>,
         /// The version of the program, which must be the same on both sides.
         version: String,
@@ -49,24 +46,30 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// Makes the first request, with the version of this program.
     pub(crate) fn hello(address: Vec<u8>, path: Option<&str>) -> Request {
         let path = path.map(str::to_owned);
         Request::Hello { address, path, version: env!("CARGO_PKG_VERSION").to_owned() }
     }
 }
 
-/// A reply from the peer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// The reply with the host of the peer.
-    Hello { address: Vec<u8> },
+    Hello {
+        address: Vec<u8>,
+    },
     /// The reply of a peer that is ready, with the key of the peer's region.
-    Ready { key: Vec<u8> },
+    Ready {
+        key: Vec<u8>,
+    },
     /// The reply after a test: the number of wrong payloads, and the number of preemptions of the peer.
-    Served { wrong: u64, preempted: u64 },
+    Served {
+        wrong: u64,
+        preempted: u64,
+    },
     /// The reply of a peer that cannot serve the request.
-    Failed { text: String },
+    Failed {
+        text: String,
+    },
 }
 
 /// The connection to the peer. Dropping this value ends a peer process that was started on this host.
@@ -88,7 +91,6 @@ enum Replies {
 }
 
 impl Peer {
-    /// Starts another process of this program as the peer.
     pub(crate) fn start(cpu: Option<usize>) -> Result<Peer, Error> {
         let failed = |e: &std::io::Error| {
             system_error(
@@ -136,7 +138,6 @@ impl Peer {
         })
     }
 
-    /// Sends a request to the peer.
     pub(crate) fn ask(&self, request: &Request) -> Result<(), Error> {
         let mut line = serde_json::to_vec(request).unwrap_or_default();
         line.push(b'\n');
@@ -144,7 +145,6 @@ impl Peer {
         written.map_err(|e| self.lost(&e.to_string()))
     }
 
-    /// Waits for the reply, and makes progress while it waits.
     pub(crate) fn reply(&self, worker: &Worker) -> Result<Reply, Error> {
         let mut replies = self.replies.borrow_mut();
         let fd = [replies.get_ref().as_raw_fd()];

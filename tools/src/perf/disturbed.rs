@@ -9,7 +9,6 @@ pub(crate) struct Quiet {
     stolen: u64,
 }
 
-/// The disturbances during one test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Disturbed {
     /// The number of times that either side lost its processor to another process.
@@ -19,7 +18,6 @@ pub(crate) struct Disturbed {
 }
 
 impl Quiet {
-    /// Reads the counters at the start of a test.
     pub(crate) fn begins() -> Quiet {
         Quiet { preemptions: sys::preemptions(), stolen: stolen() }
     }

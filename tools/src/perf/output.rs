@@ -7,7 +7,6 @@ use crate::size;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 
-/// One row of the results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) test: Test,
@@ -47,14 +46,12 @@ impl Record {
         }
     }
 
-    /// Adds the disturbances of the measurement, and the reasons that exclude better paths.
     pub(crate) fn with(self, disturbed: Disturbed, hindrances: Vec<String>) -> Record {
         let Disturbed { preempted, stolen_ms } = disturbed;
         Record { preempted, stolen_ms, hindrances, ..self }
     }
 }
 
-/// The destination of records, written as they arrive.
 pub(crate) enum Output {
     /// A table. `told` contains the hindrances that were already printed.
     Table {
@@ -65,7 +62,6 @@ pub(crate) enum Output {
 }
 
 impl Output {
-    /// Describes the path, and the disturbances of the measurement.
     pub(crate) fn way(record: &Record) -> String {
         let &Record { preempted, stolen_ms, .. } = record;
         match (Disturbed { preempted, stolen_ms }).words() {
@@ -74,7 +70,6 @@ impl Output {
         }
     }
 
-    /// Writes one record.
     pub(crate) fn write(&mut self, to: &mut impl Write, record: &Record) -> io::Result<()> {
         match self {
             Output::Json => {
@@ -136,7 +131,6 @@ pub(crate) fn scaled(value: f64, unit: &str) -> String {
     format!("{} {unit}", three(value))
 }
 
-/// Formats a value with three digits.
 fn three(value: f64) -> String {
     match value {
         v if v < 9.995 => format!("{v:.2}"),

@@ -1,5 +1,5 @@
 //! `tieline perf --all-pairs`: measures messages between each two ranks of a job, one pair after the other, to find a slow host or
-//! link. The other ranks sleep during a measurement.
+//! link. During a measurement the other ranks wait, with pauses between their polls.
 
 use super::args::{Args, Memory, Test};
 use super::control::Spec;
@@ -33,7 +33,6 @@ struct Part {
     preempted: u64,
 }
 
-/// One pair of ranks, as it is printed.
 #[derive(Serialize)]
 struct Pair<'a> {
     from: usize,
@@ -114,7 +113,6 @@ fn too_long(size: usize, longest: usize) -> Error {
     )
 }
 
-/// Iterates over each pair of ranks once.
 fn pairs(size: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..size).flat_map(move |from| (from + 1..size).map(move |to| (from, to)))
 }

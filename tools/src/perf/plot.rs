@@ -13,7 +13,6 @@ const MARGIN: (f64, f64, f64, f64) = (76.0, 20.0, 44.0, 46.0);
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999999"];
 
-/// One curve of the picture.
 type Series<'a> = (Test, &'a str);
 
 fn key(record: &Record) -> Series<'_> {

@@ -1,5 +1,5 @@
 //! `tieline check` without a file: checks whether this process can communicate with itself and with another process, with the
-//! present settings, over every path that it has.
+//! present settings and over single providers.
 
 use super::args::{Limit, Memory, Test};
 use super::control::{Peer, Reply, Request, Spec};
@@ -11,12 +11,9 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tieline::{Context, Error, Status};
 
-/// The number of repetitions of each test.
 const ROUNDS: u64 = 50;
-/// A length that exceeds one packet or slot.
 const SIZE: usize = 100_000;
 
-/// One route, and whether it works.
 #[derive(Serialize)]
 pub(crate) struct Tried {
     /// The provider that was forced; `None` if the settings choose the provider.
@@ -25,14 +22,12 @@ pub(crate) struct Tried {
     with: &'static str,
     /// The providers that carried the messages and the puts.
     over: String,
-    /// The reason why the route does not work.
     failed: Option<String>,
 }
 
 /// A function that tries one route, and returns the providers that carried the data.
 type Way = fn(Option<&str>, Duration) -> Result<String, Error>;
 
-/// Tries all routes, each for at most `limit`, and reports each outcome immediately.
 fn try_all(limit: Duration, mut told: impl FnMut(&Tried)) -> Result<Vec<Tried>, Error> {
     let (report, unusable) = Context::builder().report()?;
     if let Some(error) = unusable {
@@ -92,7 +87,6 @@ fn within(limit: Duration) -> impl Fn() -> Result<(), Error> {
     }
 }
 
-/// Sends a message and a put from this process to itself.
 fn itself(path: Option<&str>, limit: Duration) -> Result<String, Error> {
     let alive = within(limit);
     let mut side = Side::open(path, "", &alive)?;

@@ -10,15 +10,12 @@ use std::time::{Duration, Instant};
 use tieline::{Error, Status};
 use tieline_net::{Dialler, Hello, Hub, Key, Listen, Mailbox, Ports, Refusal, Settings};
 
-/// The default port of `--listen`.
 pub(super) const PORT: u16 = 21_811;
 
-/// The purpose that a connection states.
 const PURPOSE: u8 = 17;
 /// The listener's cookie, which is fixed, because the listener's address is known beforehand.
 const COOKIE: [u8; 16] = *b"tieline perf 1  ";
 
-/// The time limit of a handshake.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The time without data from the other host after which the connection counts as broken.
@@ -28,7 +25,6 @@ const SILENCE: Duration = Duration::from_secs(20);
 /// neither a silent foreign client nor a client that is measuring delays the next client.
 pub(super) struct Clients {
     mailbox: Mailbox,
-    /// The address of the listener.
     pub(super) at: SocketAddr,
 }
 
@@ -85,7 +81,6 @@ impl Clients {
         Err(failed(last))
     }
 
-    /// Waits for the next client.
     pub(super) fn next(&self) -> Result<(TcpStream, SocketAddr), Error> {
         let failed = |e| system_error("cannot accept connections", &e, "run it again");
         loop {
@@ -107,13 +102,11 @@ impl Clients {
     }
 }
 
-/// Returns a port that is free for IPv4 and IPv6.
 fn free_port() -> std::io::Result<u16> {
     let any: [SocketAddr; 2] = [([0; 16], 0).into(), ([0; 4], 0).into()];
     Ok(TcpListener::bind(&any[..])?.local_addr()?.port())
 }
 
-/// Connects to a listener at `HOST` or `HOST:PORT`.
 pub(super) fn connect(text: &str, secret: &str) -> Result<Peer, Error> {
     let mut last = None;
     for address in resolve(text)? {
@@ -150,7 +143,6 @@ fn shown(text: &str) -> String {
     if text.is_empty() { format!("port {PORT}") } else { text.to_owned() }
 }
 
-/// Performs the dialler's side of the handshake.
 fn prove(stream: &TcpStream, secret: &str) -> Result<(), Error> {
     let failed = |why: String| {
         let fix = "see that `tieline perf --listen` of this version listens there";

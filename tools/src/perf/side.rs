@@ -6,12 +6,10 @@ use std::rc::Rc;
 use std::time::Duration;
 use tieline::{Context, Endpoint, Error, Outcome, PostError, Region, RemoteKey, Status, Worker};
 
-/// The ids of messages.
 pub(crate) mod id {
     /// The id of a message that is answered with a pong.
     pub(crate) const PING: u16 = 1;
     pub(crate) const PONG: u16 = 2;
-    /// The id of the messages of a stream.
     pub(crate) const STREAM: u16 = 3;
     /// The id of the end of a stream, which the receiver acknowledges.
     pub(crate) const END: u16 = 4;
@@ -29,7 +27,6 @@ const STEPS: u32 = 1 << 16;
 /// The messages that handlers have received since the beginning of the test.
 #[derive(Default)]
 pub(crate) struct Seen {
-    /// The number of pings or pongs.
     pub(crate) turns: Cell<u64>,
     /// The number of bytes of the stream.
     pub(crate) bytes: Cell<u64>,
@@ -37,7 +34,6 @@ pub(crate) struct Seen {
     /// The number of bytes in the other side's ACK.
     pub(crate) acknowledged: Cell<Option<u64>>,
     pub(crate) stopped: Cell<bool>,
-    /// The number of wrong payloads.
     pub(crate) wrong: Cell<u64>,
     pub(crate) verify: Cell<bool>,
     failed: Cell<Option<Error>>,
@@ -63,25 +59,22 @@ impl Seen {
 
 /// The payloads, which identify the operation to which they belong.
 pub(crate) mod pattern {
-    /// Fills a payload of operation `number`.
     pub(crate) fn fill(number: u64, payload: &mut [u8]) {
         for (at, byte) in payload.iter_mut().enumerate() {
             *byte = expected(number, at);
         }
     }
 
-    /// Checks whether a payload is that of operation `number`.
     pub(crate) fn holds(number: u64, payload: &[u8]) -> bool {
         payload.iter().enumerate().all(|(at, byte)| *byte == expected(number, at))
     }
 
-    /// Returns the byte at a position, which differs between successive numbers and between positions.
+    /// Returns the byte of a payload at a position.
     fn expected(number: u64, at: usize) -> u8 {
         (number as u8).wrapping_add((at as u8).wrapping_mul(37)).wrapping_add((at >> 8) as u8)
     }
 }
 
-/// One side of a test.
 pub(crate) struct Side<'a> {
     pub(crate) worker: Worker,
     pub(crate) seen: Rc<Seen>,
@@ -93,7 +86,6 @@ pub(crate) struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// Opens a context over `path`, and registers the handlers.
     pub(crate) fn open(
         path: Option<&str>,
         secret: &str,
@@ -127,17 +119,14 @@ impl<'a> Side<'a> {
         Ok(endpoint.max_message()?)
     }
 
-    /// Returns the endpoint to the other side.
     pub(crate) fn endpoint(&self) -> Result<&Endpoint, Error> {
         self.endpoint.as_ref().ok_or_else(|| Error::from_status(Status::Closed))
     }
 
-    /// Resets the counts of received messages.
     pub(crate) fn begin(&self, verify: bool) {
         self.seen.reset(verify);
     }
 
-    /// Makes a region that the other side may access.
     pub(crate) fn region(&self, memory: Memory, len: usize) -> Result<Region, Error> {
         match memory {
             Memory::Alloc => Ok(self.context.alloc(len)?),
@@ -157,7 +146,6 @@ impl<'a> Side<'a> {
         Ok(key)
     }
 
-    /// Makes progress between operations, and checks the other process at intervals.
     #[inline]
     pub(crate) fn step(&self) -> Result<(), Error> {
         if self.worker.progress() > 0 {
@@ -168,7 +156,7 @@ impl<'a> Side<'a> {
         if steps % STEPS == 0 { self.look() } else { Ok(()) }
     }
 
-    /// Makes progress until `done` returns true, and checks the other process at intervals.
+    /// Makes progress until `done` returns true. If that takes long, checks the other process at intervals.
     #[inline]
     pub(crate) fn wait_until(&self, mut done: impl FnMut() -> bool) -> Result<(), Error> {
         while !self.worker.wait_until(&mut done, Some(LOOK))? {
@@ -177,7 +165,6 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    /// Checks whether the other process and the connection to it still exist.
     #[cold]
     fn look(&self) -> Result<(), Error> {
         (self.alive)()?;
@@ -211,7 +198,6 @@ impl<'a> Side<'a> {
         Ok(posted?)
     }
 
-    /// Waits for an operation.
     #[inline]
     pub(crate) fn finish(&self, outcome: Outcome) -> Result<u64, Error> {
         let request = match outcome {

@@ -4,11 +4,11 @@ use super::args::Limit;
 use std::time::{Duration, Instant};
 use tieline::Error;
 
-/// The minimum duration of a batch, so that reading the clock (some 30 ns) takes less than one percent.
+/// The duration of a batch at which reading the clock (some 30 ns) takes less than one percent.
 const BATCH: Duration = Duration::from_micros(5);
-/// The limits of the warm-up: it ends after this number of operations or after this time, whichever is first.
+/// The limits of the warm-up: about this number of operations or this time, whichever ends first.
 const WARM_UP: (u64, Duration) = (10_000, Duration::from_millis(50));
-/// The maximum number of samples; above it, every second sample is dropped, repeatedly.
+/// The maximum number of samples; above it, every second sample is dropped.
 const SAMPLES: usize = 1 << 18;
 
 /// The samples: nanoseconds per operation of each batch.
@@ -80,7 +80,6 @@ pub(crate) fn measure(
     Ok(Samples { batches, operations: number - first, elapsed: begin.elapsed() })
 }
 
-/// The statistics of one test at one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) iterations: u64,

@@ -12,7 +12,6 @@ pub(super) struct Host {
     slots: Option<usize>,
 }
 
-/// The host of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seat {
     pub(super) host: String,

@@ -28,7 +28,6 @@ pub(super) struct Launch {
     pub(super) copying: Copying,
     out: Sink,
     err: Sink,
-    /// The time at which remaining processes are killed.
     pub(super) kill_at: Option<Instant>,
     /// The time at which connections to other hosts are cut.
     pub(super) cut_at: Option<Instant>,
@@ -40,20 +39,17 @@ pub(super) struct Launch {
     pub(super) interrupted: bool,
     /// The hosts of the ranks, if the ranks run on other hosts.
     seats: Vec<Seat>,
-    /// The variables of all ranks on other hosts.
     shared: Vec<(String, OsString)>,
 }
 
 pub(super) struct Process {
     pub(super) child: Child,
     pub(super) running: bool,
-    /// The connection to the shell on another host.
     pub(super) control: Option<Control>,
     /// The mark of a running process; `None` after its end.
     pub(super) life: Option<Running>,
 }
 
-/// The first process that failed.
 pub(super) struct Failure {
     pub(super) text: String,
     pub(super) code: u8,
@@ -173,7 +169,6 @@ impl Launch {
         Ok(())
     }
 
-    /// Starts a rank on another host, as [`Launch::spawn`] does on this host.
     fn reach(&mut self, args: &Args, rank: usize, size: usize, seat: &Seat) -> Result<(), Error> {
         let here = std::env::current_dir().unwrap_or_default();
         let mut variables = self.shared.clone();
@@ -220,7 +215,6 @@ impl Launch {
         }
     }
 
-    /// Sends a signal to all processes that still run.
     pub(super) fn terminate(&self, signal: i32) {
         for process in self.processes.iter().filter(|p| p.running) {
             if let Some(control) = &process.control {

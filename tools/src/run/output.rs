@@ -1,6 +1,5 @@
-//! Copies the output of processes, with their rank before each line if `--tag` is set. Output is written in whole lines, so that
-//! lines of several processes do not mix. An incomplete line (a prompt, a growing bar) is written after a short time, or when it
-//! becomes long.
+//! Copies the output of processes, with their rank before each line if `--tag` is set. Output is usually written in whole lines. An
+//! incomplete line (a prompt, a growing bar) is written after a short time, or when it becomes long.
 
 use crate::sys;
 use std::io::{Read, Write};
@@ -16,8 +15,8 @@ const MOMENT: Duration = Duration::from_millis(100);
 /// The maximum number of bytes of a line that are kept until the end of the line arrives.
 const LONG: usize = 64 << 10;
 
-/// The maximum number of bytes that are read after a process has ended, which is the capacity of a pipe. Further bytes come from
-/// processes that it left behind, and these may write without end.
+/// The maximum number of bytes that are read from a pipe after its process has ended. Further bytes come from processes that it
+/// left behind, and these may write without end.
 const LAST: usize = 1 << 20;
 
 /// One of the launcher's outputs, which all copying threads share.
@@ -26,7 +25,6 @@ pub(super) struct Sink(Arc<Mutex<To>>);
 
 struct To {
     out: Box<dyn Write + Send>,
-    /// The rank whose incomplete line was written last.
     middle: Option<usize>,
 }
 
@@ -81,7 +79,6 @@ pub(super) trait Take {
     fn idle(&mut self);
     /// Returns the time to wait for more bytes; `None` means without limit.
     fn waits(&self) -> Option<Duration>;
-    /// Handles the end of the input.
     fn finish(&mut self);
 }
 
@@ -123,10 +120,9 @@ pub(super) struct Copying {
 }
 
 /// The mark of a running process, which exists until the process ends. Afterwards the process's pipes are read until they are
-/// empty, even if other processes keep them open.
+/// empty, up to a bound, even if other processes keep them open.
 pub(super) struct Running(#[allow(dead_code)] UnixStream);
 
-/// The other end of a [`Running`].
 #[derive(Clone)]
 pub(super) struct Ended(Arc<OwnedFd>);
 
@@ -143,7 +139,8 @@ impl Copying {
         Ok(Copying { left: Arc::default(), wake: Arc::new(wake), woken })
     }
 
-    /// Starts a thread that reads this pipe until its end, or until its process has ended and the pipe is empty.
+    /// Starts a thread that reads this pipe until its end, or, after the end of its process, until the pipe is empty or a bound is
+    /// reached.
     pub(super) fn start(
         &self,
         from: impl Read + AsRawFd + Send + 'static,
@@ -185,7 +182,6 @@ impl Copying {
         was
     }
 
-    /// Checks whether all output was written.
     pub(super) fn is_done(&self) -> bool {
         self.left.load(Ordering::Acquire) == 0
     }

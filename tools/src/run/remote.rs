@@ -32,7 +32,7 @@ const END: u8 = 0x1e;
 /// The interval at which the launcher retries writing a script to a full pipe.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// The maximum length of a line that a host may print before the program starts.
+/// The maximum number of bytes of a line that are kept while the host's greeting is skipped.
 const GREETING: usize = 64 << 10;
 
 /// The connection to the shell, and the shell's report at the end. No call of this type waits.
@@ -42,7 +42,6 @@ pub(super) struct Control {
     told: Arc<Mutex<Told>>,
 }
 
-/// The shell's report of the program's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     Nothing,
@@ -52,7 +51,6 @@ pub(super) enum Told {
 }
 
 enum Line {
-    /// The shell is not ready.
     Starting(ChildStdin),
     /// The shell is ready, and these bytes of the script are still to be written.
     Sending(ChildStdin, Vec<u8>),
@@ -61,7 +59,6 @@ enum Line {
 }
 
 impl Control {
-    /// Sends the first line to the shell.
     pub(super) fn new(mut to: ChildStdin, token: &str) -> std::io::Result<Control> {
         sys::set_nonblocking(to.as_raw_fd())?;
         // The line is a complete command: the shell reports that it is ready when it has read the line. If the shell has ended, its
@@ -101,7 +98,6 @@ impl Control {
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = told;
     }
 
-    /// Begins to write the script.
     fn start(&self, script: Vec<u8>) {
         let mut line = self.line();
         if let Line::Starting(to) = std::mem::replace(&mut *line, Line::Closed) {
@@ -190,7 +186,6 @@ impl Shell {
         }
     }
 
-    /// Forwards the output that cannot belong to the report at the end.
     fn printed(&mut self) {
         let is_end = |part: &[u8]| self.end.starts_with(part) || part.starts_with(&self.end);
         let end = (0..self.kept.len()).find(|at| is_end(&self.kept[*at..]));
@@ -306,7 +301,6 @@ pub(super) fn script(
     script
 }
 
-/// Quotes a text as one word for a shell, for any content.
 fn quote(text: &OsStr) -> Vec<u8> {
     let mut word = vec![b'\''];
     for byte in text.as_bytes() {

@@ -3,7 +3,6 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// The end of one rank.
 pub(super) struct End {
     /// The description of the end: `exited with code 7`.
     pub(super) how: String,
@@ -14,12 +13,10 @@ pub(super) struct End {
 }
 
 impl End {
-    /// Returns the end of a child of this process.
     pub(super) fn of(status: ExitStatus) -> End {
         End { how: describe(status), code: code(status), is_the_ways: false }
     }
 
-    /// Returns the end that a shell on another host has reported.
     pub(super) fn told(code: u8) -> End {
         let how = if code == 0 { "ended".into() } else { format!("exited with code {code}") };
         End { how, code, is_the_ways: false }

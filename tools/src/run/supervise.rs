@@ -15,7 +15,7 @@ const GRACE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Launch {
-    /// Serves the exchange, forwards signals and reaps ended processes, until no process is left.
+    /// Serves the exchange, forwards signals and reaps ended processes, until the ranks and what they left behind have ended.
     pub(super) fn supervise(mut self) -> Result<ExitCode, Error> {
         while self.processes.iter().any(|p| p.running) {
             // The check costs a system call for every rank, and most turns only handle lookups.
@@ -70,8 +70,8 @@ impl Launch {
             if !from_terminal {
                 self.terminate(signal);
             }
-            // The program receives Ctrl-C from the terminal and may handle it. After SIGTERM, processes that do not end are killed
-            // when `kill_after` has passed. A second signal of either kind kills all processes.
+            // Ctrl-C reaches the program from the terminal, and the program may handle it. After SIGTERM, processes that do not end
+            // are killed when `kill_after` has passed. A second signal of either kind kills the remaining processes.
             if signal == libc::SIGTERM {
                 self.kill_in(self.kill_after);
             }
@@ -163,7 +163,7 @@ impl Launch {
         }
     }
 
-    /// Waits until all output is written, which only a slow reader or a signal can delay.
+    /// Waits until the output is written, which a slow reader or a signal can delay.
     fn pass_on(&mut self) -> Result<(), Error> {
         self.processes.iter_mut().for_each(|process| drop(process.life.take()));
         self.interrupted = false;

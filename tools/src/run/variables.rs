@@ -1,4 +1,4 @@
-//! The environment of ranks on other hosts: the variables of the launcher's shell, the secret, and the address of the exchange.
+//! The environment of ranks on other hosts: the launcher's variables, the secret, and the address of the exchange.
 
 use crate::system_error;
 use std::ffi::OsString;
@@ -8,13 +8,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use tieline::Error;
 use tieline::job::server::Server;
 
-/// Returns the job's secret in the launcher's environment.
 pub(super) fn secret() -> Result<Option<String>, Error> {
     let secret = tieline::job::secret()?;
     Ok(Some(secret).filter(|secret| !secret.is_empty()))
 }
 
-/// Returns every TIELINE_ variable of the launcher's environment, except those that this launch sets.
+/// Returns the TIELINE_ variables of the launcher's environment, except those that this launch replaces, and names with unusual
+/// characters.
 pub(super) fn forwarded() -> Vec<(String, OsString)> {
     const OWN: &[&str] =
         &["TIELINE_SECRET", "TIELINE_SECRET_FILE", "TIELINE_BOOTSTRAP", "TIELINE_RENDEZVOUS"];
@@ -28,7 +28,7 @@ pub(super) fn forwarded() -> Vec<(String, OsString)> {
     variables
 }
 
-/// Opens the exchange to other hosts; TIELINE_EXCHANGE lists every address that may lead to this host.
+/// Opens the exchange to other hosts. Its address lists the addresses that may lead to this host, or the one that is given.
 pub(super) fn listen(
     server: &mut Server,
     address: Option<IpAddr>,
@@ -72,7 +72,6 @@ fn addresses() -> Result<Vec<IpAddr>, Error> {
     Ok(found.unwrap_or_else(|| all.iter().map(|a| a.ip).collect()))
 }
 
-/// Returns 128 random bits in hexadecimal form.
 pub(super) fn random_hex() -> Result<String, Error> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")

@@ -168,7 +168,6 @@ impl Slurm {
         super::text(&output).contains("pmix")
     }
 
-    /// Runs a program as a step of a job.
     pub(crate) fn srun(&self, args: &[&str], program: &[String], set: &[(&str, &str)]) -> Output {
         let mut command = self.command("srun", args);
         let _ = command.args(program).env("TIELINE_TEST_RANK", "1");
@@ -177,7 +176,6 @@ impl Slurm {
     }
 }
 
-/// Returns free ports outside of the range from which the kernel assigns ports.
 fn ports() -> Vec<u16> {
     let low = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let low =

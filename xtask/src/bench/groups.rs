@@ -4,7 +4,6 @@ use super::ranks::{self, Counts};
 use super::source::{self, OVER_LIBFABRIC, Setting, Source};
 use Unit::{Bandwidth, Memory, Rate, Time};
 
-/// The kind of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// A time in nanoseconds.
@@ -15,7 +14,6 @@ pub(crate) enum Unit {
     Bandwidth,
     /// A number of bytes.
     Memory,
-    /// A number of instructions in user mode.
     Instructions,
 }
 
@@ -38,11 +36,9 @@ pub(crate) struct Comparison {
 
 pub(crate) const OURS: &str = "tieline";
 
-/// A rival and the ratio to reach.
 type Rival<S = Source> = (&'static str, S, Option<f64>);
 
 impl<S> Group<S> {
-    /// Makes a group that compares the figure of Tieline with each rival.
     pub(crate) fn new(what: &'static str, unit: Unit, ours: S, rivals: Vec<Rival<S>>) -> Group<S> {
         let (mut sources, mut comparisons) = (vec![(OURS, ours)], Vec::new());
         for (rival, source, aim) in rivals {
@@ -90,7 +86,6 @@ impl Unit {
     }
 }
 
-/// Returns the source for `tieline perf` in ordinary memory.
 fn perf(test: &'static str, size: &'static str) -> Source {
     tieline(test, size, "", &[])
 }
@@ -133,7 +128,6 @@ fn ucx(by: Ucx, test: &'static str, iterations: u64, aim: impl Into<Option<f64>>
     (by.0, source, aim.into())
 }
 
-/// Returns every group, ordered by size.
 pub(crate) fn all() -> Vec<Group> {
     let groups =
         [messages(), tagged(), memory_operations(), bulk(), tcp(), libfabric(), process(), ranks()];

@@ -2,8 +2,8 @@
 //! comparison uses the same RDMA device of two hosts of the lab.
 //!
 //! A group is measured round by round (A B C, A B C, ...), so that a disturbance affects all members of the group. The table
-//! contains the median of the rounds; the JSON also contains the best and every round. A rival that is not installed is omitted and
-//! reported as missing.
+//! contains the median of the rounds; the JSON also contains the best and every round. A rival whose program is not installed is
+//! omitted and reported as missing.
 
 mod groups;
 mod lab;
@@ -18,7 +18,6 @@ use groups::{Group, Unit};
 use source::Source;
 use std::time::Instant;
 
-/// The number of rounds of each group.
 const ROUNDS: usize = 7;
 const QUICK_ROUNDS: usize = 3;
 
@@ -27,7 +26,6 @@ const QUICK_ROUNDS: usize = 3;
 pub(crate) enum Placement {
     Near,
     Far,
-    /// The distance changed during the round.
     Moved,
     Unknown,
 }
@@ -57,9 +55,8 @@ pub(crate) struct Series {
     pub(crate) label: String,
     pub(crate) unit: Unit,
     pub(crate) rounds: Vec<f64>,
-    /// The placement of the processors before each round that was measured.
+    /// The placement of the processors during each round that was measured.
     pub(crate) placements: Vec<Placement>,
-    /// The reason why there is no figure.
     pub(crate) missing: Option<String>,
 }
 
@@ -77,7 +74,6 @@ impl Series {
         }
     }
 
-    /// Adds a round, or the reason why it failed.
     fn add(&mut self, round: Outcome<f64>) {
         match round {
             Ok(value) => self.rounds.push(value),
@@ -110,14 +106,12 @@ impl Series {
     }
 }
 
-/// Returns the middle value, or the mean of the middle two values.
 fn median(mut rounds: Vec<f64>) -> Option<f64> {
     rounds.sort_by(f64::total_cmp);
     let last = rounds.len().checked_sub(1)?;
     Some((rounds[last / 2] + rounds[last.div_ceil(2)]) / 2.0)
 }
 
-/// A group and its measurements.
 struct Measured<S> {
     group: Group<S>,
     series: Vec<Series>,
@@ -130,7 +124,6 @@ pub(crate) struct Row {
     pub(crate) ours: String,
     pub(crate) theirs: String,
     pub(crate) rival: String,
-    /// The ratio of the medians, Tieline / rival.
     pub(crate) ratio: f64,
     pub(crate) aim: Option<f64>,
     pub(crate) is_better_lower: bool,
@@ -162,7 +155,6 @@ cargo xtask bench --lab [--quick] [--only WORDS]
 Both build what they measure (release), and leave out what is not installed.
 ";
 
-/// Runs the command with the words after `bench` on the command line.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let (mut quick, mut in_the_lab, mut only) = (false, false, "");
     let mut words = words.iter();
@@ -181,7 +173,6 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
     if in_the_lab { lab::measure(quick, only) } else { here(quick, only) }
 }
 
-/// Measures on this machine.
 fn here(quick: bool, only: &str) -> Outcome {
     let mut groups = groups::all();
     groups.retain(|group| group.what.contains(only));
@@ -244,7 +235,6 @@ fn measure(group: &Group, rounds: usize, quick: bool) -> Vec<Series> {
     all
 }
 
-/// Prints the medians, or the reasons why there are none.
 fn say(all: &[Series]) {
     for series in all {
         match (series.median(), &series.missing) {

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 /// The options that bind a command and its children to two processors.
 const CONFINED: [&str; 2] = ["-c", "0,1"];
 
-/// The part of a run that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counts {
     /// The time that the program reports for its loop.
@@ -17,7 +16,6 @@ pub(crate) enum Counts {
     Everything,
 }
 
-/// Runs `tieline run -n RANKS -- target/release/examples/NAME SIZE`.
 pub(crate) fn ours(name: &str, ranks: usize, size: u64, counts: Counts) -> Outcome<f64> {
     let program = target().join("release/examples").join(name);
     let mut job = command("taskset", &CONFINED);
@@ -25,7 +23,6 @@ pub(crate) fn ours(name: &str, ranks: usize, size: u64, counts: Counts) -> Outco
     measured(job.arg(program).arg(size.to_string()), counts)
 }
 
-/// Runs `mpirun -np RANKS NAME SIZE` with `mpi_yield_when_idle`, over Open MPI's shared memory.
 pub(crate) fn open_mpi(name: &str, ranks: usize, size: u64, counts: Counts) -> Outcome<f64> {
     let source = format!("xtask/src/bench/mpi/{name}.c");
     let program = compiled("mpicc", &source, "", "libopenmpi-dev")?;

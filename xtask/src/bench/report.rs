@@ -6,12 +6,10 @@ use crate::sh::{self, Outcome, capture, command, heading, make_folder, target, w
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// The machine on which the figures were measured.
 pub(crate) struct Machine {
     pub(crate) processor: String,
     pub(crate) kernel: String,
     pub(crate) rivals: String,
-    /// The load before the first measurement.
     pub(crate) load: f64,
 }
 
@@ -39,7 +37,6 @@ impl Machine {
     }
 }
 
-/// Formats the table as Markdown, with aligned columns.
 fn table(rows: &[Row]) -> String {
     let head =
         ["what", "tieline", "beside", "it has", "ratio", "aim", "reached"].map(str::to_owned);
@@ -155,7 +152,6 @@ fn notes<S>(all: &[Measured<S>]) -> String {
     text
 }
 
-/// Returns the JSON of a group, with every round.
 fn group_json<S>(group: &Group<S>, series: &[Series]) -> Value {
     let one = |s: &Series| {
         json!({

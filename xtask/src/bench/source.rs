@@ -8,7 +8,6 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-/// A variable and its value.
 pub(crate) type Setting = (&'static str, &'static str);
 
 /// The settings for `tcp;ofi_rxm` on loopback.
@@ -82,8 +81,8 @@ fn on_a_loopback_of_its_own(program: PathBuf) -> Command {
     alone
 }
 
-/// Makes a source from the example of `tests/runtime` under `tieline run`, with a rank on each processor. The parameters are a
-/// test, a number of bytes and a number of messages.
+/// Makes a source from the example of `tests/runtime` under `tieline run`, with two ranks, on processors 0 and 1. The parameters
+/// are a test, a number of bytes and a number of messages.
 pub(crate) fn tags(what: &str, bytes: u64, count: u64, unit: Unit) -> Outcome<f64> {
     let tags = target().join("release/examples/tags");
     let on_its_own = "exec taskset -c $TIELINE_RANK \"$@\"";
@@ -94,7 +93,6 @@ pub(crate) fn tags(what: &str, bytes: u64, count: u64, unit: Unit) -> Outcome<f6
     number(line.ok_or("tags printed nothing")?, unit.field())
 }
 
-/// Makes a source from `tieline footprint`, with settings.
 pub(crate) fn footprint(settings: &[Setting], field: &str) -> Outcome<f64> {
     let out = capture(built_here(settings).arg("footprint"))?;
     number(out.trim(), field)
@@ -204,7 +202,6 @@ fn listening(program: &str, port: u16, server: &mut Child) -> Outcome {
     Err(format!("the server of {program} does not listen"))
 }
 
-/// A child that is ended with its measurement.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -214,7 +211,6 @@ impl Drop for Ended {
     }
 }
 
-/// Makes a source from NetPIPE over Open MPI's shared memory.
 pub(crate) fn net_pipe(bytes: u64, unit: Unit) -> Outcome<f64> {
     let dir = target().join("bench");
     make_folder(&dir)?;
@@ -260,7 +256,6 @@ fn server(program: &str, args: &[&str]) -> Outcome<(Ended, String)> {
     Ok((server, text))
 }
 
-/// Measures half a round trip of `sockperf ping-pong` over TCP on loopback.
 pub(crate) fn sockperf(quick: bool) -> Outcome<f64> {
     let place = ["--tcp", "-i", "127.0.0.1"];
     // The server answers without sleeping, as Tieline does.
@@ -277,7 +272,6 @@ fn sockperf_p50(said: &str) -> Option<f64> {
     Some(line.rsplit('=').next()?.trim().parse::<f64>().ok()? * 1e3)
 }
 
-/// Measures `iperf3` with one stream on loopback, with writes of this size.
 pub(crate) fn iperf3(size: &str, quick: bool) -> Outcome<f64> {
     let (_server, port) = server("iperf3", &["-s", "-1"])?;
     let seconds = if quick { "1" } else { "2" };
@@ -309,7 +303,6 @@ pub(crate) fn compiled(
     Ok(program)
 }
 
-/// Makes a source from `bare.c` over a provider of libfabric.
 pub(crate) fn bare(
     provider: &str,
     test: &str,

@@ -6,18 +6,15 @@ use crate::sh::{Outcome, command, files_of, root, run, target, which};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// The program with all errors that a caller can make.
+/// The program with errors that a caller can make.
 const MISUSE: &str = "capi/tests/misuse.c";
-/// The program that makes each call at least once.
+/// The program that covers the calls of the library.
 const SURFACE: &str = "capi/tests/surface.c";
 /// The program with two processes that connect by their own exchange.
 const EXCHANGE: &str = "capi/tests/own_exchange.c";
-/// The program that opens and closes contexts repeatedly.
 const AGAIN: &str = "capi/tests/again.c";
-/// A whole program, which is also linked statically.
 const HELLO: &str = "capi/examples/hello.c";
 
-/// Returns the library that the build has made.
 pub(super) fn library() -> Outcome<PathBuf> {
     c_library::link("debug")
 }
@@ -31,7 +28,6 @@ pub(super) fn compiled(source: &Path, as_cxx: bool, more: &[&str]) -> Outcome<Pa
     compiled_with(&c_library::folder("debug"), source, as_cxx, more)
 }
 
-/// Compiles a program with the library in another directory.
 pub(super) fn compiled_with(
     folder: &Path,
     source: &Path,
@@ -53,7 +49,6 @@ pub(super) fn compiled_with(
     Ok(program)
 }
 
-/// Returns the files of a directory with this ending.
 pub(super) fn sources(folder: &str, ending: &str) -> Vec<PathBuf> {
     files_of(root().join(folder), ending).unwrap_or_default()
 }

@@ -19,7 +19,6 @@ pub(super) fn packages() -> Outcome<Vec<String>> {
     Ok(owners(&files()?, &folders))
 }
 
-/// Returns the files that differ, relative to the root.
 fn files() -> Outcome<Vec<String>> {
     let git = |words: &[&str]| capture(&mut command("git", words));
     let base = ["origin/main", "main"].into_iter().find_map(|main| {

@@ -1,5 +1,5 @@
-//! Every example of the library, in Rust and in C, and one of the test runtime runs unchanged under every way to start a job:
-//! `tieline run`, a bootstrap by hand, and mpirun. The C examples are compiled as C and as C++.
+//! Runs the examples of the library, in Rust and in C, and those of the test runtime, except [`NO_JOBS`], under several ways to
+//! start a job: `tieline run`, a bootstrap by hand, and mpirun. The C examples are also compiled as C++, and run once.
 
 use super::{Count, c_programs, least, quiet, suite};
 use crate::sh::{Outcome, command, read, target, which};
@@ -7,7 +7,6 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The directories of the examples.
 const FOLDERS: [&str; 2] = ["core/examples", "tests/runtime/examples"];
 /// The examples that are measured and not run as jobs: see [`super::instructions`] and `cargo xtask bench`.
 const NO_JOBS: [&str; 2] = ["instructions", "tags"];
@@ -50,7 +49,6 @@ fn stem(source: &Path) -> String {
     source.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Runs an example as a job, under each launcher that is available.
 fn example(source: &Path, program: Outcome<PathBuf>) -> Outcome<Count> {
     let (program, processes, mut total) = (program?, processes_of(source)?, Count::default());
     for (way, count) in ways(&program, &processes) {
@@ -79,7 +77,6 @@ fn with_providers(command: &mut Command) -> &mut Command {
     command.env("TIELINE_PROVIDER_PATH", target().join("debug"))
 }
 
-/// Runs the program as a job, under each launcher that is available.
 fn ways(program: &Path, processes: &str) -> Vec<(&'static str, Count)> {
     let mut launch = suite::tieline(&["run", "-n", processes, "--"]);
     let mut ways = vec![("under tieline run", quiet(with_providers(launch.arg(program))))];

@@ -3,7 +3,7 @@
 //! `core/examples/instructions.rs` is the program that is counted. `instructions list` prints the names of its cases, one per line;
 //! `instructions CASE N` runs the case N times, and callgrind counts the instructions inside `measured_CASE`, except for functions
 //! that a [`Subject`] excludes. Two runs with different N are counted, so that the difference excludes the additional cost of the
-//! first calls. The providers are the files of this build, so that every call crosses into a `.so`.
+//! first calls. The providers are files of this build, so that calls of a provider cross into a `.so`.
 //!
 //! If a case needs a library or a device, a test over a double is counted in the same manner, without the double's instructions:
 //! [`played`]. The test runs its cases in turn; `TIELINE_COUNTED` states the number of repetitions.
@@ -23,7 +23,6 @@ use std::sync::{Mutex, PoisonError};
 const SHORT: u64 = 1_600;
 const LONG: u64 = 17_600;
 
-/// A program whose instructions are counted.
 struct Subject {
     program: PathBuf,
     cases: Vec<String>,
@@ -35,7 +34,6 @@ struct Subject {
     calls_it: Option<&'static str>,
 }
 
-/// Compares the counts with the accepted counts.
 pub(super) fn check() -> Count {
     if which("valgrind").is_none() {
         return Count::skip("valgrind is not installed (apt-get install valgrind)");
@@ -53,7 +51,6 @@ pub(super) fn check() -> Count {
     checked().into()
 }
 
-/// Runs `cargo xtask instructions [--accept]`.
 pub(crate) fn run(accept: bool) -> Outcome {
     let found = measure()?;
     let mut accepted = Accepted::read()?;
@@ -85,7 +82,6 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Returns the program with messages and memory over `shm`.
 fn over_shm() -> Outcome<Subject> {
     let program = target().join("release/examples/instructions");
     let cases = words(&capture(&mut command(&program, &["list"]))?);
@@ -107,7 +103,6 @@ fn over_shm() -> Outcome<Subject> {
     })
 }
 
-/// The test of a provider that is counted.
 const PLAYED: &str = "instructions_tests::messages_and_puts_arrive_however_many_there_are";
 
 /// Returns the tests of providers over doubles: `ofi` over a libfabric, and `rc` of `verbs` over a device below the whole core. The
@@ -237,7 +232,6 @@ fn counted(text: &str, left_out: &str) -> Option<(u64, u64)> {
     total.filter(|total| *total >= instructions).map(|total| (total, instructions))
 }
 
-/// The contents of xtask/instructions.toml.
 struct Accepted {
     /// The tolerance of the cases without one of their own, in percent.
     tolerance_percent: u64,

@@ -12,10 +12,8 @@ use std::process::Command;
 const NAME: &str = "vendor-net";
 /// The file of the provider that the check writes.
 const FILE: &str = "libtieline_vendor_net.so";
-/// A variable that the provider declares.
 const VARIABLE: &str = "TIELINE_VENDOR_NET_ROOM";
 
-/// The variables that state cargo's directories.
 const CARGO: [&str; 4] = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"];
 
 pub(super) fn check() -> Count {
@@ -42,7 +40,6 @@ struct Kit {
 }
 
 impl Kit {
-    /// Installs the files of the present build.
     fn laid(folder: PathBuf) -> Outcome<Kit> {
         package::emptied(&folder)?;
         let prefix = folder.join("usr");
@@ -51,7 +48,6 @@ impl Kit {
         Ok(Kit { folder, prefix })
     }
 
-    /// Returns a command whose environment contains only the prefix and the system's programs.
     fn command(&self, program: &str, args: &[&str], place: &Path) -> Command {
         let mut command = Command::new(program);
         let _ = command.args(args).current_dir(place).env_clear();
@@ -127,7 +123,6 @@ impl Kit {
         }
     }
 
-    /// Runs the lines of docs/c.md after the installation itself, with this prefix.
     fn lines_of_docs(&self) -> Outcome {
         let text = read(root().join("docs/c.md"))?;
         let lines = text.split("```sh\n").find_map(|block| {

@@ -1,5 +1,5 @@
-//! Checks the crates that are compiled: each has a licence that deny.toml allows, comes from crates.io, and supports the oldest
-//! Rust of this project.
+//! Checks the crates that are compiled on x86-64: each has a licence that deny.toml allows, comes from crates.io or this workspace,
+//! and states no newer Rust than this project's oldest. Checks that the texts of the licences are packaged.
 //!
 //! cargo-deny reads the same file and also checks advisories. cargo-deny is not required, because a new machine needs minutes to
 //! compile it.
@@ -69,7 +69,6 @@ fn is_fulfilled(expression: &str, allowed: &[&str]) -> bool {
     sides.any(|side| side.split(" AND ").all(|licence| allowed.contains(&licence.trim())))
 }
 
-/// Checks that every crate has the texts of both licences in its package.
 fn texts_are_packaged() -> Outcome {
     let list = ["package", "--workspace", "--list", "--allow-dirty", "--offline"];
     let listed = capture(&mut cargo(&list))?;

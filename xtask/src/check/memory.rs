@@ -1,5 +1,6 @@
-//! Checks rules for the core's memory that the compiler does not check. A function that can be misused must be `unsafe`. Bytes that
-//! other threads or processes may write during a copy are copied in one place only.
+//! Checks rules for the memory of `core` and `host` that the compiler does not check. A function that takes a raw address or event,
+//! or returns a span, must be `unsafe`, with listed exceptions. Files with bytes that others may write during a copy use
+//! `copy_shared`.
 
 use super::rules::{is_test, without_tests};
 
@@ -30,12 +31,11 @@ const PLAIN: &str = "copy_nonoverlapping copy_to_nonoverlapping copy_from_nonove
                      copy_to( copy_from_slice( clone_from_slice( slice::from_raw_parts ptr::read ptr::write \
                      .read_unaligned( .write_unaligned( read_volatile( write_volatile( write_bytes(";
 
-/// The types of raw addresses and events.
 const RAW: &[&str] =
     &["*mut ", "*const ", " Event", "&Event", "[Event]", "Polled", "RawEndpoint", "[Iov]"];
 
-/// Returns the safe functions of the core's unsafe files that take a raw address or event, or return a span that outlives its
-/// memory.
+/// Returns the safe functions of the unsafe files of `core` and `host` that take a raw address or event, or return a span, and are
+/// not listed.
 pub(super) fn misusable(texts: &[(String, String)]) -> Vec<String> {
     let mut wrong = Vec::new();
     let is_unsafe_file = |name: &str| {
@@ -62,7 +62,6 @@ pub(super) fn misusable(texts: &[(String, String)]) -> Vec<String> {
     wrong
 }
 
-/// Returns the safe functions that other modules may call, each with its signature.
 fn functions(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let lines = text.match_indices("pub").filter(|(at, _)| {
         let line = text[..*at].rsplit('\n').next().unwrap_or_default();
@@ -83,7 +82,6 @@ fn functions(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Returns the plain copies in files whose memory is shared.
 pub(super) fn plain_copies(texts: &[(String, String)]) -> Vec<String> {
     let is_shared =
         |name: &str| SHARED.iter().any(|place| name.starts_with(place)) && !is_test(name);
@@ -110,7 +108,6 @@ mod tests {
         [(name.to_owned(), text.to_owned())]
     }
 
-    /// The texts are those of functions that were safe in earlier versions.
     #[test]
     fn a_safe_function_that_can_be_misused_is_named() {
         let wrong = |line: &str| misusable(&file("host/src/abi/new.rs", line)).len();

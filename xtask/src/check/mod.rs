@@ -2,7 +2,7 @@
 //! frequently.
 //!
 //! A check that fails does not end the run: the last line counts all checks. A check that cannot run here counts as skipped, with
-//! its reason. Long checks, and those that boot virtual machines, run only with `--selection` and `--all`.
+//! its reason. Long checks, and those that boot virtual machines, run with `--selection` or `--all`, or by name.
 
 mod c_programs;
 mod changed;
@@ -34,9 +34,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub(crate) struct Count {
     pub(crate) passed: usize,
-    /// The failed checks, each with its reason.
     pub(crate) failed: Vec<String>,
-    /// The skipped checks, each with its reason.
     pub(crate) skipped: Vec<String>,
 }
 
@@ -65,22 +63,19 @@ impl From<Outcome<Count>> for Count {
     }
 }
 
-/// The runs that include a check.
 #[derive(Clone, Copy, PartialEq)]
 enum When {
-    /// The check runs in `cargo xtask test`, and in all larger runs.
+    /// The check runs in `cargo xtask test`, in `--all`, and by name.
     Test,
-    /// The check runs in `cargo xtask test --selection` and `--all`.
+    /// The check runs in `cargo xtask test --selection` and `--all`, and by name.
     Selection,
     /// The check runs only in `cargo xtask test --selection`, and is a part of a check of `--all`.
     Part,
-    /// The check runs only in `cargo xtask test --all`.
+    /// The check runs in `cargo xtask test --all`, and by name.
     All,
 }
 
-/// The kind of a check.
 enum How {
-    /// A check that needs no build.
     Alone(fn() -> Count),
     /// A check that needs the files of the build.
     Built(fn() -> Count),
@@ -169,7 +164,7 @@ const CHECKS: &[Check] = &[
     ),
 ];
 
-/// Runs a check if it is the turn of its part at this commit. `--selection` runs each part for every fourth commit.
+/// Runs a check if it is the turn of its part at this commit.
 fn in_turn(part: usize, check: fn() -> Count) -> Count {
     match lab::turn() {
         turn if turn == part => check(),
@@ -177,7 +172,6 @@ fn in_turn(part: usize, check: fn() -> Count) -> Count {
     }
 }
 
-/// Runs `cargo xtask test [--all | --selection | FILTER...]`.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let is_chosen = |(name, _, when, _): &Check| match words {
         [] => *when == When::Test,
@@ -239,7 +233,6 @@ fn run_all(checks: Vec<&Check>) -> Outcome {
     closing_line(&total)
 }
 
-/// Runs one check, prints its result, and adds its counts.
 fn run_one(name: &str, minutes: u64, check: &dyn Fn() -> Count, total: &mut Count) {
     heading(name);
     let began = Instant::now();
@@ -257,7 +250,7 @@ fn run_one(name: &str, minutes: u64, check: &dyn Fn() -> Count, total: &mut Coun
     total.add(Count { passed, failed: named(&failed), skipped: named(&skipped) });
 }
 
-/// Returns the line that counts all checks; it is the last line if no check was omitted.
+/// Prints the line that counts all checks, the last line if no check was omitted. Returns an error if a check failed.
 pub(crate) fn closing_line(Count { passed, failed, skipped }: &Count) -> Outcome {
     println!("{passed} passed, {} failed, {} skipped", failed.len(), skipped.len());
     match failed.len() {
@@ -291,7 +284,6 @@ fn quiet(command: &mut Command) -> Count {
     Count::one(told(outcome, &said))
 }
 
-/// Makes the result of a command that has printed these lines.
 fn told(outcome: Outcome<bool>, said: &[String]) -> Outcome {
     outcome.and_then(|ok| {
         if ok {

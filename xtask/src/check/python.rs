@@ -48,7 +48,6 @@ fn tests(library: &Path) -> Count {
     }
 }
 
-/// The minimum number of tests.
 const LEAST: usize = 23;
 
 /// Returns the command of the example, from an unpacked wheel that contains the library.

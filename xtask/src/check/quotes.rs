@@ -32,7 +32,6 @@ fn pieces(quote: &str) -> impl Iterator<Item = &str> {
     whole.filter(|piece| piece.len() > 4)
 }
 
-/// Joins the lines of strings in a source.
 pub(super) fn joined(text: &str) -> String {
     let mut lines = text.split("\\\n");
     let first = lines.next().unwrap_or_default().to_owned();

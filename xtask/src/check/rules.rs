@@ -1,16 +1,16 @@
-//! Checks the rules of CONTRIBUTING.md that a compiler does not check: the length of files, and sleeps in tests. An exception is
-//! listed here with its reason. The manifests state which package may use which.
+//! Checks rules that a compiler does not check: the length of files, sleeps in tests, the order of the core's modules and cycles of
+//! files, memory, statics, and the quotes of the page for operators. Exceptions are listed with their reasons. The manifests state
+//! which package may use which.
 
 use super::{Count, memory, quotes, statics};
 use crate::package::known_to_git;
 use crate::sh::{read, root};
 
-/// The maximum number of lines in a file.
 const LONGEST: usize = 550;
-/// The maximum number of lines in a test's file, which consists of successive cases.
+/// The maximum number of lines in the file of a test, or of code that only tests use.
 const LONGEST_TEST: usize = 600;
 
-/// The files that may be longer, with their maximum length.
+/// The files that may be longer, with their maximum length and the reason.
 const LONG: &[(&str, usize, &str)] = &[
     ("plugin-api/src/abi.rs", 600, "the whole ABI in one place"),
     ("plugin-api/src/provider.rs", 600, "every trait of a provider"),
@@ -66,7 +66,6 @@ fn lengths(texts: &[(String, String)]) -> Vec<String> {
     texts.iter().filter_map(too_long).collect()
 }
 
-/// Checks whether a file is a test, or code that only tests use.
 pub(super) fn is_test(name: &str) -> bool {
     name.starts_with("tests/")
         || name.contains("/tests/")
@@ -75,7 +74,6 @@ pub(super) fn is_test(name: &str) -> bool {
         || name.contains("/double/")
 }
 
-/// Returns a file's text up to its tests.
 pub(super) fn without_tests(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text)
 }

@@ -1,9 +1,9 @@
 //! Checks locks of the whole process: in a forked child, a lock that another thread held stays locked forever, and so does a value
-//! that another thread was initializing. A `static` of such a type must therefore be in a `PerProcess`, or be listed here.
+//! that another thread was initializing. A `static` of such a type must therefore be in a `PerProcess`, or be listed here. Tests
+//! and [`ELSEWHERE`] are exempt.
 
 use super::rules::{is_test, without_tests};
 
-/// The types for which a thread may wait.
 const WAITED_FOR: [&str; 6] = ["Mutex<", "RwLock<", "OnceLock<", "LazyLock<", "Once ", "Condvar "];
 
 /// The files with such statics, their number, and the reason why a child does not wait for them.
@@ -18,10 +18,9 @@ const KNOWN: &[(&str, usize, &str)] = &[
     ("tools/src/sys.rs", 1, "the command forks nothing that opens a context"),
 ];
 
-/// The folders whose code no forked child runs, beside tests.
+/// The folders whose code no forked child runs, besides tests.
 const ELSEWHERE: [&str; 4] = ["conformance/", "docs/", "tools/templates/", "xtask/"];
 
-/// Returns the statics for which a forked child could wait forever.
 pub(super) fn locked_for_ever(texts: &[(String, String)]) -> Vec<String> {
     let mut wrong = Vec::new();
     for (name, text) in texts {

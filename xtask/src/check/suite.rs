@@ -1,5 +1,5 @@
-//! The test suites. All except loom are built in the development profile with the same features, so that no package is built
-//! twice. Results are counted per test.
+//! The test suites. Except for loom, they are built in the development profile with the same features, so that packages are not
+//! built twice. Results are counted per test.
 
 use super::{Count, least};
 use crate::sh::{LIMIT, Outcome, cargo, command, lines, packages, target, which, within};
@@ -8,19 +8,18 @@ use std::process::Command;
 use std::sync::OnceLock;
 use tieline_testing::{built, hang};
 
-/// The features with hooks by which tests end or stop a process. Every suite is built with these features, so that no package is
-/// built twice.
+/// The features with hooks by which tests end or stop a process. The suites except loom are built with these features, so that
+/// packages are not built twice.
 pub(super) const HOOKS: [&str; 2] = [
     "--features",
     "tieline-provider-shm/test-hooks,tieline-provider-shm-cma/test-hooks,tieline-processes/test-hooks",
 ];
 
-/// Builds all files that tests run: the command, the provider files, the examples, and the tests.
+/// Builds the files that tests run: the command, the provider files, the examples, and the tests.
 pub(super) fn build() -> Count {
     Count::one(built().clone())
 }
 
-/// Returns the outcome of the build, which runs once.
 fn built() -> &'static Outcome {
     static BUILT: OnceLock<Outcome> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -40,7 +39,7 @@ pub(super) fn with_build(check: impl FnOnce() -> Count) -> Count {
     }
 }
 
-/// Builds the programs of the lab's hosts, if only the lab runs: the same files as [`build`] makes.
+/// Builds the programs of the lab's hosts, if only the lab runs: the same files as [`build`] makes, without the tests.
 pub(crate) fn build_for_the_lab() -> Count {
     println!("building what the lab runs");
     let args = ["build", "--workspace", "--lib", "--bins", "--examples"];
@@ -54,7 +53,7 @@ fn built_tests(names: &[&str], filter: &str) -> Count {
     libtest(test.args(["--", filter]).env(built::GIVEN, target().join("debug")))
 }
 
-/// Runs the tests that need only their own process: all except the test programs of [`OTHERS`].
+/// Runs the tests of the workspace except the test programs of [`OTHERS`].
 pub(super) fn tests() -> Count {
     if which("cargo-nextest").is_some() {
         let others = OTHERS.map(|package| format!("package({package})")).join(" or ");
@@ -77,7 +76,6 @@ pub(super) fn tests() -> Count {
     least::or_failed("tests", libtest(test.env(built::GIVEN, target().join("debug"))))
 }
 
-/// Returns the names of all test programs except those of [`OTHERS`].
 fn test_programs() -> Outcome<Vec<String>> {
     let mut names = Vec::new();
     for package in packages(&["--no-deps"])? {
@@ -91,7 +89,7 @@ fn test_programs() -> Outcome<Vec<String>> {
     Ok(names)
 }
 
-/// The packages whose test programs have their own runners: [`processes_and_conformance`].
+/// The packages whose test programs have their own runners: see [`processes_and_conformance`].
 const OTHERS: [&str; 2] = ["tieline-processes", "tieline-conformance"];
 
 /// Runs the tests in the libraries and programs of these packages and of the packages that depend on them; without cargo-nextest,
@@ -105,8 +103,8 @@ pub(super) fn unit_tests(packages: &[String]) -> Count {
     libtest(cargo(&["test", "--no-fail-fast"]).args(units).args(HOOKS))
 }
 
-/// Runs the tests with real processes and, at the same time, the conformance suite over every provider of the workspace: each
-/// leaves the processors idle while it waits.
+/// Runs the tests with real processes and, at the same time, the tests of the conformance suite over providers: each leaves the
+/// processors idle while it waits.
 pub(super) fn processes_and_conformance() -> Count {
     let conformance =
         || least::or_failed("conformance", built_tests(&["providers", "networks"], ""));
@@ -119,12 +117,11 @@ pub(super) fn processes_and_conformance() -> Count {
     })
 }
 
-/// Breaks each promise of the conformance suite once, and checks that the suite detects the violation.
+/// Runs the conformance suite on providers with known bugs, each of which the suite has to detect.
 pub(super) fn mutations() -> Count {
     least::or_failed("mutations", built_tests(&["mutations"], ""))
 }
 
-/// Checks docs/checks.md, which lists the promises.
 pub(super) fn page_of_checks() -> Count {
     let page = built_tests(&["mutations"], "the_page_of_checks_is_fresh");
     least::or_failed("page of checks", page)
@@ -146,7 +143,6 @@ pub(super) fn loom() -> Count {
     least::or_failed("loom", libtest(&mut command))
 }
 
-/// Runs tests under cargo-nextest.
 fn nextest(words: &[&str]) -> Nextest {
     let args = ["nextest", "run", "--no-fail-fast", "--no-tests", "pass", "--color", "never"];
     let mut command = cargo(&args);
@@ -176,7 +172,6 @@ struct Nextest {
     skipped: bool,
     /// The number of tests of each package that ran, without skipped tests.
     packages: BTreeMap<String, usize>,
-    /// The tests that were reported as slow.
     slow: BTreeSet<String>,
 }
 
@@ -225,7 +220,6 @@ impl Nextest {
     }
 }
 
-/// Returns the package in `crate::binary test`.
 fn package(name: &str) -> &str {
     let binary = name.split_whitespace().next().unwrap_or("");
     binary.split("::").next().unwrap_or("")
@@ -257,7 +251,6 @@ fn skip_reason(line: &str) -> Option<&str> {
     })
 }
 
-/// Runs programs that use the built-in test runner.
 pub(super) fn libtest(command: &mut Command) -> Count {
     let (mut told, mut said) = (Libtest::default(), Vec::new());
     let outcome = lines(command, |line| {
@@ -278,7 +271,6 @@ struct Libtest {
     count: Count,
     /// The name of the test whose output is being read, unless it was reported as skipped.
     section: String,
-    /// The tests that were reported as slow.
     slow: BTreeSet<String>,
 }
 
@@ -339,7 +331,6 @@ fn ended(mut count: Count, outcome: Result<bool, String>) -> Count {
     count
 }
 
-/// Returns the `tieline` command in the development profile.
 pub(super) fn tieline(args: &[&str]) -> Command {
     command(target().join("debug/tieline"), args)
 }

@@ -8,7 +8,6 @@ pub(super) fn header() -> Count {
     super::quiet(&mut command(program, &["--check"]))
 }
 
-/// Checks docs/configuration.md, which is generated from the same tables as `tieline config`.
 pub(super) fn configuration() -> Count {
     let file = root().join("docs/configuration.md");
     let tieline = target().join("debug/tieline");

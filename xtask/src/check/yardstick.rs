@@ -23,7 +23,6 @@ pub(super) fn check() -> Count {
     count
 }
 
-/// Returns the root directory of unpacked headers of libfabric 2.x.
 fn unpacked_headers() -> Result<PathBuf, String> {
     let folder = target().join("yardstick/libfabric");
     let script = root().join("tests/yardstick/libfabric-headers.sh");

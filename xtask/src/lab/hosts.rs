@@ -7,13 +7,10 @@ use crate::sh::Outcome;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A set of equal hosts.
 pub(crate) struct Hosts {
     kernel: Kernel,
     folder: PathBuf,
-    /// The number of hosts.
     count: usize,
-    /// The number of processors of each host.
     cpus: usize,
     /// The number of RDMA devices of each host.
     devices: usize,
@@ -63,7 +60,6 @@ impl Hosts {
         }
     }
 
-    /// Returns the directory that is `$RESULTS` for the script of this name.
     pub(crate) fn results(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }

@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 const MODULES: &str = "9p 9pnet_virtio virtio_pci virtio_console virtio_net overlay crc32_generic crc32_pclmul \
                        rdma_rxe rdma_ucm sch_netem veth";
 
-/// The kernel and the modules that qemu boots.
 pub(super) struct Kernel {
     pub(super) image: PathBuf,
     pub(super) initramfs: PathBuf,
@@ -44,7 +43,6 @@ pub(super) fn cache() -> Outcome<PathBuf> {
     Ok(base.ok_or("neither XDG_CACHE_HOME nor HOME is set")?.join("tieline-lab"))
 }
 
-/// Returns the package to which `linux-image-amd64` refers at present.
 fn newest_name() -> Option<String> {
     let said = capture(&mut command("apt-cache", &["depends", "linux-image-amd64"])).ok()?;
     said.lines().find_map(|line| {
@@ -57,7 +55,6 @@ fn is_complete(home: &Path) -> bool {
     fs::read_to_string(home.join("complete")).is_ok_and(|said| said == contents())
 }
 
-/// Returns the list of files in a complete directory of the cache.
 fn contents() -> String {
     format!("kernel unpacked\n{}", MODULES.replace(' ', "\n"))
 }
@@ -91,7 +88,6 @@ fn fetch(cache: &Path, name: &str) -> Outcome<PathBuf> {
     outcome.or_else(|text| if is_complete(&home) { Ok(()) } else { Err(text) }).map(|()| home)
 }
 
-/// Fetches packages, and unpacks all of them into `work/tree`.
 pub(super) fn download(work: &Path, names: &[&str]) -> Outcome {
     make_folder(work)?;
     let download =

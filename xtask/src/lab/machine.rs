@@ -23,21 +23,18 @@ const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// The time limit for a host to write its state and to end a test that is over.
 const TO_END: Duration = Duration::from_secs(30);
 
-/// The directories that the hosts mount: the scripts of the lab, cargo's build directory, and the directory of results.
+/// The place at which the hosts mount the scripts of the lab; below, those of cargo's build directory and of the results.
 pub(super) const SCRIPTS: &str = "/run/tieline/scripts";
 const TARGET: &str = "/run/tieline/target";
 pub(super) const RESULTS: &str = "/run/lab";
 
-/// An event of a host.
 pub(super) enum Event {
     Ready,
     /// A part of a test has ended, with this name and exit status.
     Done(String, i32),
-    /// The host's machine has ended.
     Gone,
 }
 
-/// The hosts that are running.
 pub(super) struct Lab {
     /// The emulator processes, whose standard input and output are the hosts' virtio ports.
     hosts: Vec<Child>,
@@ -54,10 +51,8 @@ pub(super) struct Lab {
 /// The maximum number of emulated hosts that work at the same time: each uses one processor of this machine.
 const AT_ONCE: usize = 2;
 
-/// A test that is running.
 struct Going {
     test: Test,
-    /// The number of the test's first host.
     first: usize,
     logs: Vec<Growing>,
     began: Instant,
@@ -107,15 +102,13 @@ impl Going {
     }
 }
 
-/// A test that has ended.
 pub(super) struct Ended {
     pub(super) verdict: Verdict,
     pub(super) time: Duration,
-    /// The output of the test's hosts.
     pub(super) story: Story,
 }
 
-/// Makes a directory for the results of this run, and removes the results of earlier runs.
+/// Makes a directory for the results of this run, and removes the results of runs whose process has ended.
 pub(super) fn results() -> Outcome<PathBuf> {
     let all = folder();
     make_folder(&all)?;
@@ -189,7 +182,7 @@ impl Lab {
         Ok(Some(lab))
     }
 
-    /// Runs a test to its end on every host that it requires. The output of the hosts is printed when it arrives.
+    /// Runs a test to its end on every host that it requires. The output of the hosts goes to `each` when it arrives.
     pub(super) fn run(&mut self, test: &Test, each: &mut dyn FnMut(usize, &str)) -> Outcome<Ended> {
         let mut going = self.begin(test, 0)?;
         while !going.is_over() {
@@ -198,8 +191,8 @@ impl Lab {
         Ok(self.end(going))
     }
 
-    /// Runs tests of one host each. The tests run one after another, on the maximum number of hosts that this machine can emulate
-    /// at the same time. Reports the end of each test. Returns the tests for which no usable host is left.
+    /// Runs tests of one host each, on several hosts at the same time, as many as this machine can emulate. Reports the end of each
+    /// test. Tests for which no usable host is left stay in `tests`.
     pub(super) fn run_alone(
         &mut self,
         tests: &mut VecDeque<Test>,
@@ -216,7 +209,7 @@ impl Lab {
                 let Some(over) = place.take_if(|going| going.is_over()) else { continue };
                 let test = over.test.clone();
                 let again = ended(&test, self.end(over));
-                // After a test that did not end, no further test is started.
+                // After a test that did not end, or that is marked `last`, no further test is started.
                 if self.whole && !test.last {
                     *place = tests.pop_front().map(|test| self.begin(&test, host)).transpose()?;
                 }
@@ -226,7 +219,6 @@ impl Lab {
         Ok(())
     }
 
-    /// Starts a test on its hosts, from number `first` on.
     fn begin(&mut self, test: &Test, first: usize) -> Outcome<Going> {
         let own = self.folder.join(&test.name);
         make_folder(&own)?;
@@ -251,7 +243,6 @@ impl Lab {
         Ok(going)
     }
 
-    /// Waits a short time for an event, and updates each test.
     fn step(&mut self, all: &mut [&mut Going], each: &mut dyn FnMut(usize, &str)) {
         let left = all.iter().map(|going| going.deadline.left()).min().unwrap_or_default();
         let event = self.next(left.min(Duration::from_millis(100)));
@@ -280,7 +271,6 @@ impl Lab {
         }
     }
 
-    /// Makes the verdict on a test that has ended.
     fn end(&self, mut going: Going) -> Ended {
         let time = going.began.elapsed();
         going.read_logs(true, &mut |_, _| {});
@@ -330,7 +320,6 @@ impl Drop for Lab {
     }
 }
 
-/// Returns the command line of one host.
 fn qemu(kernel: &Kernel, number: usize, cpus: usize, results: &Path, sockets: &Path) -> Command {
     let arguments = format!(
         "console=ttyS0 quiet panic=-1 oops=panic mitigations=off nokaslr no_timer_check \

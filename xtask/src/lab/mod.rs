@@ -45,7 +45,6 @@ cargo xtask lab --shell            keep the hosts up and run what comes, line by
   --log                                       show the output of tests that pass, too
 ";
 
-/// Runs the command with the words after `lab` on the command line.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let Some(wish) = Wish::parse(words)? else {
         print!("{HELP}");
@@ -69,7 +68,7 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
     closing_line(&count).map_err(|_| count.failed.join("; "))
 }
 
-/// Runs the lab as one step of `cargo xtask test`: every failure and every skipped test is named.
+/// Runs the lab as one step of `cargo xtask test`.
 pub(crate) fn check(selection: Selection) -> Count {
     let wish = Wish { what: What::Tests(selection), ..Wish::default() };
     wish.tried().into()
@@ -225,7 +224,6 @@ impl Wish {
         Ok(count)
     }
 
-    /// Makes a test that runs these commands.
     fn command_test(
         &self,
         folder: &Path,
@@ -261,7 +259,6 @@ impl Wish {
     }
 }
 
-/// Runs a test and prints the output of its hosts when it arrives.
 fn command(lab: &mut Lab, test: &Test) -> Outcome<Count> {
     let ended = lab.run(test, &mut |host, line| println!("h{host}| {line}"))?;
     Ok(Count::of(test, &ended.verdict, ended.time))
@@ -276,7 +273,6 @@ fn foreign_test(folder: &Path, file: &Path) -> Outcome<Test> {
 }
 
 impl Count {
-    /// Prints the result of a test, and counts it.
     fn of(test: &Test, verdict: &Verdict, time: Duration) -> Count {
         let name = &test.name;
         let (word, count) = match verdict {
@@ -293,7 +289,6 @@ impl Count {
     }
 }
 
-/// Repeats the tests, each time with a separate directory of results.
 fn repeated(mut tests: Vec<Test>, times: usize) -> Vec<Test> {
     let once = tests.clone();
     for time in 2..=times {
@@ -318,12 +313,10 @@ fn number(word: &str, least: usize, most: usize) -> Outcome<usize> {
     }
 }
 
-/// Returns the directory of the scripts that run on the hosts.
 fn scripts() -> PathBuf {
     root().join("tests/lab")
 }
 
-/// Returns the directory of the lab's results, below cargo's build directory.
 fn folder() -> PathBuf {
     target().join("lab")
 }

@@ -56,7 +56,6 @@ pub(super) fn missing(kernel: &Kernel) -> Outcome<Option<String>> {
     outcome.map(|()| None)
 }
 
-/// Returns the files for the kernel's build, by name, with their texts.
 fn sources() -> Outcome<Vec<(String, String)>> {
     let folder = scripts().join("modules");
     let mut files = entries(folder)?;
@@ -122,7 +121,6 @@ fn fetch(work: &Path, name: &str) -> Outcome {
     write(&file, text.replace("include /usr/src/", here))
 }
 
-/// Returns the compiler that the headers require.
 fn compiler(headers: &Path) -> String {
     compiler_in(&fs::read_to_string(headers.join(".kernelvariables")).unwrap_or_default())
 }

@@ -11,17 +11,14 @@ use std::time::Duration;
 /// The number of networks; each host has a link on each network.
 pub(super) const NETWORKS: usize = 2;
 
-/// Returns the address of a host's link.
 pub(super) fn mac(network: usize, host: usize) -> String {
     format!("52:54:00:77:{network:02x}:{host:02x}")
 }
 
-/// Returns the path of qemu's end of a link.
 pub(super) fn host_end(folder: &Path, network: usize, host: usize) -> PathBuf {
     folder.join(format!("n{network}h{host}"))
 }
 
-/// Returns the path of the switch's end of a link.
 pub(super) fn switch_end(folder: &Path, network: usize, host: usize) -> PathBuf {
     folder.join(format!("n{network}s{host}"))
 }

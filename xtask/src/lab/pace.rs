@@ -1,6 +1,6 @@
 //! The slowness of this machine. Deadlines detect hangs, and must not end tests on slow hosts. Each deadline is stated for an idle
-//! machine, and multiplied by a factor that is derived from the boot time of the hosts. A deadline does not advance while a host
-//! waits for a processor of this machine.
+//! machine, and multiplied by a factor that is derived from the boot time of the hosts. The time for which a host waits for a
+//! processor of this machine does not count.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -32,7 +32,6 @@ impl Deadline {
         Deadline { began: Instant::now(), length, slowness, qemus }
     }
 
-    /// Moves the deadline to at most `length` from the present time.
     pub(super) fn bring_forward(&mut self, length: Duration) {
         self.length = length.min(self.left() / self.slowness);
         self.began = Instant::now();

@@ -10,33 +10,27 @@ use std::io::Write;
 /// The number of parts that share the tests outside the core.
 pub(super) const PARTS: usize = 4;
 
-/// A selection of tests.
 pub(crate) enum Selection {
-    /// Every test.
     All,
     /// The tests whose names contain one of these texts.
     Named(Vec<String>),
     /// The tests with `core=1`.
     Core,
-    /// The tests of a part.
     Part(usize),
     /// The core, and the part whose turn it is at this commit.
     Ci,
 }
 
-/// The tests that a selection contains.
 #[derive(Default)]
 pub(super) struct Chosen {
-    /// The tests, in the order of their boots.
     pub(super) tests: Vec<Test>,
     /// The tests that run only by name, each with the reason.
     pub(super) left_out: Vec<String>,
-    /// The part that the selection contains.
     pub(super) part: Option<usize>,
 }
 
 impl Selection {
-    /// Finds the tests. Prints the selected part, and the last successful commit of each part.
+    /// Finds the tests. If a part is selected, prints it and the last successful commit of each part.
     pub(super) fn chosen(&self) -> Outcome<Chosen> {
         let all = test::all()?;
         let parts = parts(&all);
@@ -82,8 +76,9 @@ impl Selection {
     }
 }
 
-/// Returns the part of each test outside the core, by name. The tests are in the order of their boots, so that a part needs a small
-/// number of boots, and are divided into parts of equal time. A new test moves only tests next to a boundary between parts.
+/// Maps the name of each test outside the core to its part, except those that run only by name. The tests are in the order of their
+/// boots, so that a part needs a small number of boots, and are divided into parts of about equal time. A new test moves only tests
+/// next to a boundary between parts.
 fn parts(tests: &[Test]) -> HashMap<String, usize> {
     let mut rest: Vec<&Test> =
         tests.iter().filter(|test| !test.core && test.by_name.is_none()).collect();
@@ -103,7 +98,6 @@ fn cost(test: &Test) -> usize {
     test.timeout.as_secs() as usize * test.hosts.min(2)
 }
 
-/// Returns the part that runs at this commit.
 pub(crate) fn turn() -> usize {
     let commits = git(&["rev-list", "--count", "HEAD"]).and_then(|count| count.parse().ok());
     if commits.is_none() {
@@ -116,12 +110,10 @@ fn git(args: &[&str]) -> Option<String> {
     capture(&mut command("git", args)).ok().map(|said| said.trim().to_owned())
 }
 
-/// Returns the line of a part's last successful run.
 fn last_green(text: &str, part: usize) -> Option<&str> {
     text.lines().rev().find_map(|line| line.strip_prefix(&format!("{part} ")))
 }
 
-/// Adds a line to the file of successful parts.
 pub(super) fn was_green(part: usize) {
     let commit = git(&["describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]);
     let commit = commit.unwrap_or_else(|| "a commit without a name".into());

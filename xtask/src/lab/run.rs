@@ -1,4 +1,4 @@
-//! Runs tests one after another, on hosts that the tests share.
+//! Runs tests on hosts that the tests share.
 
 use super::machine::{Ended, Lab, NOT_UP};
 use super::test::{Chance, Test, Verdict};
@@ -7,7 +7,6 @@ use crate::sh::Outcome;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A run of tests.
 #[derive(Default)]
 pub(super) struct Run {
     pub(super) count: Count,
@@ -60,7 +59,6 @@ impl Run {
         Ok(())
     }
 
-    /// Boots hosts, or returns the running ones.
     fn up(
         &mut self,
         cpus: usize,

@@ -36,12 +36,10 @@ impl Growing {
 pub(super) struct Story {
     folder: PathBuf,
     own: PathBuf,
-    /// The numbers of the test's hosts.
     hosts: Range<usize>,
     lines: Vec<(Duration, usize, String)>,
     /// The number of bytes of each host's console that were written before the test.
     consoles: Vec<u64>,
-    /// The state of the machine during the test.
     machine: String,
 }
 
@@ -99,7 +97,6 @@ impl Story {
         self.lines.push((after, host, line.to_owned()));
     }
 
-    /// Prints the whole output.
     pub(super) fn print(&self) {
         self.lines.iter().for_each(print_line);
     }
@@ -130,7 +127,6 @@ impl Story {
     }
 }
 
-/// Returns the file with the messages of a host's kernel.
 pub(super) fn console(folder: &Path, host: usize) -> PathBuf {
     folder.join(format!("h{host}.console"))
 }
@@ -151,7 +147,6 @@ fn print_line((after, host, line): &(Duration, usize, String)) {
     println!("    h{host} {:6.1}| {line}", after.as_secs_f64());
 }
 
-/// Prints the time of each step, and the sum.
 pub(super) fn table(rows: &[(String, Duration, &'static str)], whole: Duration) {
     println!("\n seconds  verdict  test");
     for (name, time, verdict) in rows {
@@ -160,7 +155,6 @@ pub(super) fn table(rows: &[(String, Duration, &'static str)], whole: Duration) 
     println!("{:8.1}           in all", whole.as_secs_f64());
 }
 
-/// Prints the last lines of a file.
 pub(super) fn print_tail(name: &str, file: &Path, most: usize) {
     let bytes = std::fs::read(file).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);

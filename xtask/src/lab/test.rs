@@ -7,23 +7,17 @@ use crate::sh::{Outcome, files_of, read, write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// One test of the lab.
 #[derive(Clone)]
 pub(super) struct Test {
-    /// The name of the file.
     pub(super) name: String,
     /// A sentence that states what holds when the test passes.
     pub(super) about: String,
-    /// The path of the file on the hosts.
     pub(super) file: PathBuf,
     pub(super) hosts: usize,
     /// The number of RDMA devices of each host.
     pub(super) devices: usize,
-    /// The number of processors of each host.
     pub(super) cpus: usize,
-    /// The time limit on an idle machine.
     pub(super) timeout: Duration,
-    /// Whether the test loads kernel modules of `tests/lab/modules`.
     pub(super) modules: bool,
     /// Whether the test must be the last on its hosts, because its changes last until the next boot.
     pub(super) last: bool,
@@ -33,7 +27,6 @@ pub(super) struct Test {
     pub(super) by_name: Option<String>,
 }
 
-/// Returns every test, by name.
 pub(super) fn all() -> Outcome<Vec<Test>> {
     let folder = scripts().join("tests");
     files_of(folder, "sh")?.iter().map(|file| Test::read(file)).collect()
@@ -46,14 +39,12 @@ impl Test {
         (self.cpus, self.devices.max(1))
     }
 
-    /// Makes a test with this text, in a directory that the hosts mount.
     pub(super) fn written(folder: &Path, name: &str, text: &str) -> Outcome<Test> {
         let file = folder.join(format!("{name}.sh"));
         write(&file, text)?;
         Ok(Test { file: Path::new(RESULTS).join(format!("{name}.sh")), ..Test::read(&file)? })
     }
 
-    /// Reads the assignments in the head of a test, which docs/lab.md lists.
     fn read(file: &Path) -> Outcome<Test> {
         let said = |text: String| format!("{}: {text}", file.display());
         let text = read(file)?;
@@ -89,7 +80,6 @@ impl Test {
 /// The end of one host's part of a test.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Part {
-    /// The part ended with this status.
     Ended(i32),
     /// The lab ended the part when the time limit had passed.
     Late,
@@ -101,7 +91,6 @@ pub(super) enum Part {
     Gone,
 }
 
-/// The verdict on a test.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     Passed,
@@ -147,7 +136,6 @@ impl Verdict {
         }
     }
 
-    /// Returns the verdict as one word, for a table.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Verdict::Passed => "ok",
@@ -166,7 +154,6 @@ pub(super) struct Chance {
 }
 
 impl Chance {
-    /// Decides whether a test with this verdict is repeated.
     pub(super) fn repeats(&mut self, verdict: &Verdict) -> bool {
         matches!(verdict, Verdict::Silent(_)) && !std::mem::replace(&mut self.taken, true)
     }

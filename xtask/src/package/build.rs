@@ -5,7 +5,6 @@ use crate::sh::{self, Outcome, bytes, command, entries, make_folder, on, root, t
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// Builds all packages for this library directory, and installs them below a directory.
 pub(super) fn installed(libdir: &str, folder: &Path) -> Outcome {
     println!("building the release profile for {libdir}: some minutes when nothing is there");
     let own = std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?;
@@ -48,7 +47,6 @@ pub(super) fn names_no_place(files: &[PathBuf]) -> Outcome {
     Ok(())
 }
 
-/// Empties a directory, or makes it.
 pub(crate) fn emptied(folder: &Path) -> Outcome {
     if folder.exists() {
         on(folder, std::fs::remove_dir_all(folder))?;
@@ -56,14 +54,12 @@ pub(crate) fn emptied(folder: &Path) -> Outcome {
     make_folder(folder)
 }
 
-/// Copies a file with its mode, and makes the directories above it.
 pub(super) fn copy(from: &Path, to: &Path) -> Outcome {
     let parent = to.parent().unwrap_or(Path::new("."));
     make_folder(parent)?;
     on(from, std::fs::copy(from, to).map(|_| ()))
 }
 
-/// Returns every file below a directory, sorted, including links.
 pub(crate) fn files(folder: &Path) -> Outcome<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in entries(folder)? {

@@ -4,13 +4,11 @@ use super::{build, stage};
 use crate::sh::{Outcome, capture, command, files_of, listened, read, root, target, write};
 use std::path::{Path, PathBuf};
 
-/// The version in `packaging/debian/changelog`.
 pub(super) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
 
 /// The version of packages that upgrade the packages above.
 pub(super) const NEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
 
-/// The programs that make the packages.
 pub(super) const NEEDS: &str = "dpkg-buildpackage dh perl";
 
 /// Builds all files and makes the packages; returns the package files.
@@ -20,19 +18,16 @@ pub(super) fn make(version: &str) -> Outcome<Vec<PathBuf>> {
     cut(&tree, version, &target().join("packages/deb"))
 }
 
-/// Makes packages of this version from the same tree, in another directory.
 pub(super) fn again(version: &str, folder: &Path) -> Outcome {
     cut(&target().join("packages/stage-deb"), version, folder).map(|_| ())
 }
 
-/// Returns Debian's library directory on this machine.
 fn libdir() -> Outcome<String> {
     let architecture = ["-qDEB_HOST_MULTIARCH"];
     let triplet = capture(&mut command("dpkg-architecture", &architecture))?;
     Ok(format!("/usr/lib/{}", triplet.trim()))
 }
 
-/// Makes the packages of a tree in a directory, which is emptied before.
 fn cut(tree: &Path, version: &str, folder: &Path) -> Outcome<Vec<PathBuf>> {
     build::emptied(folder)?;
     let source = folder.join("tieline");
@@ -69,7 +64,7 @@ pub(super) fn describe(tree: &Path, version: &str) -> Outcome {
     write(&changelog, text.replacen(VERSION, version, 1))
 }
 
-/// Runs a command with long output, which is printed only if the command fails.
+/// Runs a command with long output, which is written to a log. Prints the end of the output if the command fails.
 pub(super) fn told_in(command: &mut std::process::Command, log: &Path) -> Outcome {
     let (ok, said) = listened(command);
     write(log, said.join("\n") + "\n")?;
@@ -80,7 +75,6 @@ pub(super) fn told_in(command: &mut std::process::Command, log: &Path) -> Outcom
     Err(format!("it failed: see above, and {}", log.display()))
 }
 
-/// Prints the packages and their sizes.
 pub(super) fn show(packages: &[PathBuf]) {
     for file in packages {
         let bytes = std::fs::metadata(file).map_or(0, |meta| meta.len());

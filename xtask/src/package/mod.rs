@@ -1,7 +1,8 @@
-//! `cargo xtask package`: makes the packages for distributions from one staged tree.
+//! `cargo xtask package`: makes the packages for distributions.
 //!
-//! `deb` makes Debian packages in `target/packages/deb`, `rpm` makes rpms, `stage` makes the tree for both, and `source` makes the
-//! Debian source package. docs/packaging.md describes the contents of each package, with the reasons.
+//! `deb` makes Debian packages in `target/packages/deb`, `rpm` makes rpms, and `stage` makes the tree from which both are made.
+//! `source` makes the Debian source package. `test` tests packages in clean roots. docs/packaging.md describes the contents of
+//! each package, with the reasons.
 
 mod build;
 mod deb;
@@ -22,17 +23,16 @@ pub(crate) use test::unpacked as clean_root;
 
 const USAGE: &str = "cargo xtask package deb | rpm | source | test [bookworm|trixie|rpm|source...] | stage LIBDIR FOLDER";
 
-/// The time limit: all code is compiled for each library directory, and again from the source package, which takes hours on a busy
+/// The time limit. The code is compiled for each library directory, and again from the source package, which takes hours on a busy
 /// machine.
 const LIMIT: Duration = Duration::from_secs(4 * 60 * 60);
 
-/// Fails unless all these programs are installed.
+/// Returns an error unless these programs are installed.
 fn there(programs: &str) -> Outcome {
     let missing = programs.split(' ').find(|program| sh::which(program).is_none());
     missing.map_or(Ok(()), |it| Err(format!("{it} is not installed: cargo xtask setup package")))
 }
 
-/// Runs the command.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     sh::within(LIMIT, || obey(words))
 }

@@ -4,13 +4,10 @@ use super::{build, deb, stage};
 use crate::sh::{Outcome, command, name_of, root, target};
 use std::path::{Path, PathBuf};
 
-/// The library directory of these distributions.
 const LIBDIR: &str = "/usr/lib64";
 
-/// The directory that lists rpm's generators.
 const GENERATORS: &str = "/usr/lib/rpm/fileattrs";
 
-/// The programs that make the packages.
 pub(super) const NEEDS: &str = "rpmbuild perl";
 
 /// Builds all files and makes the packages; returns the package files.
@@ -20,12 +17,10 @@ pub(super) fn make() -> Outcome<Vec<PathBuf>> {
     cut(&tree, &target().join("packages/rpm"))
 }
 
-/// Makes the same packages again, in another directory.
 pub(super) fn again(folder: &Path) -> Outcome {
     cut(&target().join("packages/stage-rpm"), folder).map(|_| ())
 }
 
-/// Makes the packages of a tree in a directory, which is emptied before.
 fn cut(tree: &Path, folder: &Path) -> Outcome<Vec<PathBuf>> {
     build::emptied(folder)?;
     let attributes = folder.join("attributes");

@@ -1,7 +1,7 @@
-//! Makes Debian's source package, which contains everything that a machine without a network needs to build the packages.
+//! Makes Debian's source package, which builds the packages without a network.
 //!
-//! The sources are the files that git knows, in one archive; the required crates are in a second archive, which is unpacked to
-//! `vendor` in the tree, where `debian/rules` expects them.
+//! The sources are files that git knows, in one archive; the required crates are in a second archive, which is unpacked to `vendor`
+//! in the tree, where `debian/rules` expects them.
 
 use super::{build, deb};
 use crate::sh::{
@@ -13,19 +13,15 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The name of the tree.
 const NAME: &str = concat!("tieline-", env!("CARGO_PKG_VERSION"));
 
-/// The prefix of the names of the archives.
 const ORIGINAL: &str = concat!("tieline_", env!("CARGO_PKG_VERSION"), ".orig");
 
 /// The targets of the build. Crates that only other targets need are kept as empty crates, since `Cargo.lock` names them.
 const PLATFORMS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
-/// The programs that make the source package.
 pub(super) const NEEDS: &str = "dpkg-source git tar xz";
 
-/// Returns the directory of the source package.
 pub(super) fn folder() -> PathBuf {
     target().join("packages/source")
 }
@@ -85,7 +81,6 @@ fn archive(file: &Path, folder: &Path) -> Outcome<Command> {
     Ok(tar)
 }
 
-/// Copies the crates of `Cargo.lock` into a directory.
 pub(crate) fn vendor(folder: &Path) -> Outcome {
     let args = ["vendor", "--quiet", "--locked", "--versioned-dirs"];
     let _ = capture(cargo(&args).arg(folder))?;
@@ -143,7 +138,6 @@ fn without_foreign_programs(krate: &Path) -> Outcome {
     }
 }
 
-/// The endings of the names of Windows binaries.
 const FOREIGN: [&str; 3] = ["dll", "exe", "lib"];
 
 fn sums(krate: &Path) -> Outcome<Value> {

@@ -1,4 +1,4 @@
-//! Makes the staged tree from which every package is made, with the paths of the installation.
+//! Makes the staged tree from which packages are made, with the paths of the installation.
 
 use super::{build, notices};
 use crate::install::PROVIDERS;
@@ -61,7 +61,6 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Installs the pages, settings and documentation.
     fn words(&self) -> Outcome {
         self.with_the_tool()?;
         for page in ["README.md", "ARCHITECTURE.md", "SECURITY.md", "LICENSE-MIT", "LICENSE-APACHE"]
@@ -77,7 +76,6 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Installs the settings for all users, which the packaged command writes.
     fn with_the_tool(&self) -> Outcome {
         let tieline = self.0.join("usr/bin/tieline");
         // The variables select the packaged providers, and exclude settings and providers of this machine. The environment takes
@@ -97,7 +95,6 @@ impl Tree<'_> {
         self.write("/etc/tieline/tieline.toml", text.as_bytes(), 0o644)
     }
 
-    /// Returns the directory of the tree's providers.
     fn providers(&self) -> Outcome<PathBuf> {
         let files = build::files(&self.0.join("usr"))?;
         let provider = files.iter().find(|file| file.ends_with("providers/libtieline_shm.so"));
@@ -151,7 +148,6 @@ pub(crate) fn crate_for_providers(folder: &Path) -> Outcome {
     Ok(())
 }
 
-/// Returns the providers whose variables a settings file contains.
 fn owners(text: &str) -> Vec<&str> {
     let named = |line| str::strip_prefix(line, "# ---- Provider ")?.strip_suffix(" ----");
     text.lines().filter_map(named).collect()
@@ -163,7 +159,6 @@ fn readable(folder: &Path) -> Outcome {
     capture(chmod.arg(folder)).map(|_| ())
 }
 
-/// Returns the man page in a Perl program.
 fn manual(file: &Path, name: &str) -> Outcome<String> {
     let version = concat!("tieline ", env!("CARGO_PKG_VERSION"));
     let args = ["--section=1", "--date= ", "--release", version, "--center=Tieline", "--name"];

@@ -1,7 +1,7 @@
 //! `cargo xtask package test`: tests the packages in roots in which the project was never installed.
 //!
-//! mmdebstrap makes a root once, and an archive of it is kept in `target/packages/roots`. Each test unpacks the root again, and the
-//! steps of `packaging/test` run in it, in order: a step is a shell script whose first line describes it.
+//! mmdebstrap makes a root once, and an archive of it is kept in `target/packages/roots`. A test unpacks the root again, and steps
+//! of `packaging/test` run in it, in order: a step is a shell script whose first line describes it.
 
 use super::{build, deb, rpm, source, there};
 use crate::check::Count;
@@ -17,13 +17,13 @@ const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 /// The packages that the steps need in a root: the tools of a provider's author, and programs that inspect files.
 const INCLUDE: &str = "build-essential,debhelper,pkg-config,iproute2,rpm";
 
-/// The root in which the source package is built: the oldest release whose compiler suffices, and the additional packages.
+/// The release of the root in which the source package is built: the oldest one whose compiler suffices.
 const BUILDS: &str = "trixie";
 const COMPILER: &str = "cargo,rustc";
 
 const ARCHIVE: &str = "http://deb.debian.org/debian";
 
-/// Runs all tests, or those that are named: a release, `rpm`, or `source`.
+/// Runs the tests, or those that are named: a release, `rpm`, or `source`.
 pub(crate) fn run(named: &[&str]) -> Count {
     if let Err(text) = known(named) {
         return Count::one(Err(text));
@@ -43,7 +43,6 @@ pub(crate) fn run(named: &[&str]) -> Count {
     count
 }
 
-/// Checks whether all named tests exist.
 fn known(named: &[&str]) -> Outcome {
     let all = [&RELEASES[..], &["rpm", "source"]].concat();
     match named.iter().find(|name| !all.contains(name)) {
@@ -69,7 +68,6 @@ fn debian(releases: &[&str]) -> Outcome<Count> {
     Ok(total)
 }
 
-/// Runs steps on this machine, outside of a root.
 fn all_outside(place: &str, kind: &str) -> Outcome<Count> {
     let scripts = files_of(&root().join("packaging/test").join(kind), "sh")?;
     Ok(each(place, &scripts, |name| outside(kind, name)))
@@ -97,7 +95,6 @@ fn all_inside(place: &str, root_of: Outcome<Root>, given: &[Given<'_>], steps: &
     count.into()
 }
 
-/// Unpacks the root of a release, with these additional packages.
 pub(crate) fn unpacked(release: &str, more: &str) -> Outcome<Root> {
     let skipped = |reason: String| Ok(Err(reason));
     if !is_root() {
@@ -162,7 +159,6 @@ fn sources() -> Outcome<Count> {
     Ok(total)
 }
 
-/// Runs the steps in order, and prints the description of each.
 fn each(place: &str, scripts: &[PathBuf], run: impl Fn(&str) -> Command) -> Count {
     let mut total = Count::default();
     for script in scripts {
@@ -213,7 +209,6 @@ fn rpms() -> Outcome<Count> {
 /// directory the step does not run.
 const SCRATCH: &str = "own_at=$(mktemp -d); trap 'cd /; rm -rf \"$own_at\"' EXIT; cd \"$own_at\"";
 
-/// Returns the command of one step on this machine, outside of a root.
 fn outside(kind: &str, name: &str) -> Command {
     let packaging = root().join("packaging");
     let words = format!(". \"$PACKAGING/test/prelude\"; {SCRATCH}; . \"$PACKAGING/test/$STEP\"");
@@ -244,12 +239,10 @@ fn same_bytes(kind: &str, first: &Path, again: impl FnOnce(&Path) -> Outcome) ->
     Count::one(compared)
 }
 
-/// Returns the first line of a step, which describes it.
 fn title(text: &str) -> Option<&str> {
     text.lines().next()?.strip_prefix("# ")
 }
 
-/// Copies files of directories, by their endings, into directories of a root.
 fn given_to(root: &Path, given: &[Given<'_>]) -> Outcome {
     for (from, to, endings) in given {
         for ending in *endings {
@@ -273,7 +266,6 @@ fn copied(files: &[PathBuf], to: &Path) -> Outcome {
     files.try_for_each(|file| build::copy(file, &to.join(name_of(file))))
 }
 
-/// Returns the files of a directory with this ending, in order.
 fn files_of(folder: &Path, ending: &str) -> Outcome<Vec<PathBuf>> {
     let files = sh::files_of(folder, ending)?;
     match files.is_empty() {

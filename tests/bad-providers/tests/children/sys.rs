@@ -3,7 +3,6 @@
 
 use std::ffi::c_int;
 
-/// An application's handling of its children.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum OnChild {
     Default,
@@ -27,7 +26,6 @@ pub(crate) fn set(way: OnChild) {
     assert_ne!(unsafe { libc::signal(libc::SIGCHLD, action) }, libc::SIG_ERR);
 }
 
-/// Checks whether this process has a child, alive or dead.
 pub(crate) fn has_child() -> bool {
     // SAFETY: the call only queries the state; no other code needs a child that it reaps.
     unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) >= 0 }

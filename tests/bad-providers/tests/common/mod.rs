@@ -7,12 +7,10 @@ use tieline::Context;
 use tieline::explain::Verdict;
 use tieline_bad_providers::Directory;
 
-/// Opens a context that searches for providers in `directories`, besides the built-in ones.
 pub(crate) fn open(directories: &[&Directory]) -> Context {
     open_with(directories, &[])
 }
 
-/// Opens a context as [`open`] does, with further settings.
 pub(crate) fn open_with(directories: &[&Directory], settings: &[(&str, &str)]) -> Context {
     let paths: Vec<String> =
         directories.iter().map(|directory| directory.path().display().to_string()).collect();
@@ -31,7 +29,6 @@ pub(crate) fn verdicts(context: &Context, provider: &str) -> Vec<Verdict> {
     records.into_iter().filter(|r| r.provider == provider).map(|r| r.verdict).collect()
 }
 
-/// Returns the phase, the expected and the found text of the only refusal of a provider.
 #[track_caller]
 pub(crate) fn refusal(context: &Context, provider: &str) -> (String, String, String) {
     match verdicts(context, provider).as_slice() {
@@ -42,7 +39,7 @@ pub(crate) fn refusal(context: &Context, provider: &str) -> (String, String, Str
     }
 }
 
-/// Checks that the refusal of a provider contains these words, and that the other providers work.
+/// Checks that the report of the provider's refusal contains these words, and that a message still arrives.
 #[track_caller]
 pub(crate) fn assert_refused(
     context: &Context,
@@ -58,13 +55,11 @@ pub(crate) fn assert_refused(
     assert_the_rest_works(context);
 }
 
-/// Checks whether a provider was found and loaded.
 pub(crate) fn is_found(context: &Context, provider: &str) -> bool {
     let loaded = context.report().providers;
     loaded.iter().any(|view| view.name == provider)
 }
 
-/// Checks that a message from a worker to itself arrives.
 #[track_caller]
 pub(crate) fn assert_the_rest_works(context: &Context) {
     let worker = context.worker().expect("a worker");

@@ -34,7 +34,6 @@ pub(crate) enum Kind {
 pub(crate) struct Op {
     pub(crate) kind: Kind,
     pub(crate) cookie: u64,
-    /// The registration, offset and length at the target.
     pub(crate) target: (u64, u64, usize),
     pub(crate) flags: u64,
     /// The number of the operation on its endpoint.
@@ -51,7 +50,6 @@ pub(crate) struct Op {
     unknown: bool,
 }
 
-/// A flush of all endpoints of an interface.
 pub(crate) struct FlushAll {
     cookie: u64,
     held: bool,
@@ -140,7 +138,6 @@ impl State {
         Ok(posting)
     }
 
-    /// Accepts a flush of everything in flight on an interface.
     pub(crate) fn flush_all(&mut self, interface: usize, cookie: u64, verdict: Verdict) -> Posted {
         let under_way = |(at, endpoint): (usize, &super::Endpoint)| {
             let ops: Vec<(usize, u64)> = match endpoint.interface == interface && endpoint.open {
@@ -159,7 +156,6 @@ impl State {
         Ok(Posting::Pending)
     }
 
-    /// Returns the next flush of a whole interface whose operations have all completed.
     fn flushed_all(&mut self, interface: usize) -> Option<(u64, Result<u64, Status>)> {
         let ends = |flush: &FlushAll| {
             let goes_on = |&(at, number): &(usize, u64)| {
@@ -177,7 +173,7 @@ impl State {
         Some((flush.cookie, flush.fails.or(late).map_or(Ok(0), Err)))
     }
 
-    /// Cancels an operation that has not started. A message cannot be cancelled: it was sent when its call returned.
+    /// Cancels an operation that has not been carried out. A gathered message that was already sent is not canceled.
     pub(crate) fn cancel(&mut self, endpoint: usize, cookie: u64) -> Result<(), Status> {
         self.usable(endpoint)?;
         let told_at = self.soon(self.lane_of(endpoint).report);
@@ -197,7 +193,6 @@ impl State {
         endpoint.ops.is_empty() && endpoint.late.is_empty() && endpoint.failed.is_none()
     }
 
-    /// Records a fence, which orders later operations after all earlier ones.
     pub(crate) fn fence(&mut self, endpoint: usize) -> Result<(), Status> {
         self.connected(endpoint)?;
         self.endpoints[endpoint].epoch += 1;
@@ -214,7 +209,6 @@ impl State {
             && (!tells || ops[..earlier].iter().all(|op| !put(op) || op.ended.is_some()))
     }
 
-    /// Carries out an operation at the target.
     fn carry_out(&mut self, endpoint: usize, op: &Op) -> Result<u64, Status> {
         if matches!(op.kind, Kind::Flush) {
             let late = std::mem::take(&mut self.endpoints[endpoint].late);
@@ -336,7 +330,6 @@ impl State {
         }
     }
 
-    /// Returns the next completion of an interface that is due.
     pub(super) fn completion(&mut self, interface: usize) -> Option<(u64, Result<u64, Status>)> {
         if let Some(flushed) = self.flushed_all(interface) {
             return Some(flushed);

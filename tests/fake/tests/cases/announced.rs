@@ -19,12 +19,11 @@ const ASSIST: u32 = 0xf006;
 const ANNOUNCE: u32 = 0xf00b;
 const WITHDRAW: u32 = 0xf00c;
 
-/// The number of receives after which a receiver has requested help at least twice.
+/// A number of receives that suffices for at least two requests for help.
 const TAKES: usize = 100;
 
 pub(crate) type Came = Rc<RefCell<Vec<Rendezvous>>>;
 
-/// Sends a rendezvous message to `b`, which keeps it, and returns the message.
 pub(crate) fn kept_at_b(stage: &Stage, id: u16) -> Came {
     let came = Came::default();
     let log = came.clone();
@@ -56,7 +55,6 @@ impl Liar {
         world.forge(world.interface(0, "all"), world.interface(1, "all"), id, header, payload);
     }
 
-    /// Sends an RTS with this key, and returns it as `b` receives it.
     fn announced(&self, token: u64, len: u64, key: &[u8]) -> Rendezvous {
         self.says(ANNOUNCE, token, &announce(5, len, key));
         assert!(self.stage.until(|| !self.came.borrow().is_empty()), "it was not handed on");
@@ -64,13 +62,11 @@ impl Liar {
         came.unwrap()
     }
 
-    /// Registers memory of `b`, filled with 0xee.
     fn untouched(&self) -> Region {
         self.stage.at_b.register_transient(vec![0xee; 4096]).unwrap()
     }
 }
 
-/// Asserts that no byte of the memory was written.
 #[track_caller]
 fn assert_untouched(memory: Region) {
     assert!(memory.into_buffer().unwrap().iter().all(|byte| *byte == 0xee));
@@ -106,7 +102,7 @@ cases! {
     }
 
     fn rts_of_departed_peer_are_dropped_without_route_to_it() {
-        // The maximum number of rendezvous messages of one peer that a worker keeps by default.
+        // By default a worker keeps 65 536 rendezvous messages of one peer; a short run uses fewer.
         let count = if tieline_testing::is_whole() { 65_536 } else { 1000 };
         for status in [0, Status::PeerFailed as i32] {
             let liar = Liar::new();
@@ -164,7 +160,7 @@ cases! {
         }
         liar.stage.settle();
         assert_eq!(liar.came.borrow().len(), 70);
-        // The share of each peer is available for any value of the bound.
+        // The worker keeps 64 messages of a peer even if the bound is 0.
         let stage = Stage::with(vec![Lane::whole("all")], &[("TIELINE_ANNOUNCED", "0")]);
         let liar = Liar { came: kept_at_b(&stage, 5), stage };
         for token in 1..=200 {

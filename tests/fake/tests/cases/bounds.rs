@@ -35,7 +35,7 @@ const POSTS: [(&str, Slot, Post); 11] = [
     ("flush", Slot::Flush, |ab, _, _| ab.flush()),
 ];
 
-/// Posts with `act` until each kind has returned `Again`, and checks that everything completes once there is room.
+/// Posts operations of one kind after another until `Again`, and checks that everything completes once there is room.
 fn again_at_the_bound(act: Act) {
     for (name, slot, post) in POSTS {
         if act == Act::Hold && matches!(slot, Slot::Short | Slot::Packed) {
@@ -115,7 +115,6 @@ cases! {
         }
     }
 
-    /// Requests for a service are bounded like other requests.
     fn answers_to_a_peer_that_does_not_take_them_are_bounded() {
         let service = |token: u64| {
             let ask = [b"TS\x01\x01", &token.to_le_bytes()[..], b"\x01x\0\0"].concat();
@@ -143,8 +142,6 @@ cases! {
         }
     }
 
-    /// The requester learns that the queue of answers is full long before the responder would disconnect it for sending requests
-    /// without reading answers.
     fn requester_is_not_disconnected_when_responder_has_no_room() {
         const MOST: usize = 20_000;
         let posts: [Post; 5] = [
@@ -181,7 +178,6 @@ cases! {
         }
     }
 
-    /// A fence directly after another fence adds no order.
     fn fences_without_anything_between_them_count_once() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").without_atomics()]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -227,7 +223,7 @@ cases! {
         }
     }
 
-    /// Each progress call sends only a part of the backlog, regardless of the length of the backlog.
+    /// A progress call sends only a part of a backlog of this length.
     fn progress_call_sends_bounded_messages_and_answers() {
         const MANY: usize = 200;
         let stage = Stage::new(vec![Lane::messages("am")]);
@@ -259,7 +255,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A peer that sends requests without end and cannot be answered is disconnected, and its operations end.
     fn answers_that_cannot_be_given_are_bounded() {
         const BOUND: usize = 65_536;
         // A timeout also limits the time of unanswered requests; the timeout must not interfere in this test.
@@ -275,7 +270,7 @@ cases! {
         let asked = pending(cb.fetch_add(&key, 0, 1));
         let turn = || c.progress() + stage.b.progress();
         (0..10).for_each(|_| { let _ = turn(); });
-        // The peer sends the same request repeatedly, as a peer would that never ends an operation.
+        // The peer sends the same request repeatedly.
         let question = [&[0; 40][..], &[0, 8]].concat();
         for _ in 0..BOUND {
             stage.world.forge(at, b, 0xf003, 1 << 40, &question);
@@ -287,8 +282,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The last owed answer is sent inside a handler and exceeds the bound. The disconnect is reported to the application after
-    /// that handler.
+    /// The last owed answer is sent inside a handler and exceeds the bound.
     fn peer_failure_inside_handler_is_reported_after_that_handler() {
         const BOUND: u64 = 65_536;
         let settings = [("TIELINE_CONNECT_TIMEOUT", "1h")];
@@ -316,7 +310,6 @@ cases! {
         assert_eq!(*told.borrow(), [false], "inside a handler?");
     }
 
-    /// Refusals for a peer that requests services without end and reads nothing are kept up to a bound; then it is disconnected.
     fn service_refusals_owed_to_peer_that_reads_nothing_are_bounded() {
         const SERVICE: u32 = 0xf008;
         const BOUND: usize = 65_536;

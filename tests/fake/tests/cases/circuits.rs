@@ -17,7 +17,7 @@ fn over_circuits() -> Stage {
     Stage::new(vec![Lane::whole("all").over_circuits()])
 }
 
-/// Makes the lane refuse the answers of this worker, until the rule is removed.
+/// Makes the lane refuse the answers of this worker.
 fn no_room_for_answers(stage: &Stage, at: usize) {
     for slot in [Slot::Short, Slot::Packed] {
         let rule = Rule::every(slot, Act::Refuse(Status::Again)).at(at);
@@ -39,7 +39,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The application's endpoint is closed while answers wait for space on its circuit.
     fn answers_of_circuit_end_with_close_of_its_last_user() {
         let stage = over_circuits();
         let at = stage.world.interface(0, "all");
@@ -57,7 +56,6 @@ cases! {
         drop((ba, a, b));
     }
 
-    /// A dropped endpoint with queued messages fails within one call.
     fn answers_of_circuit_end_with_failure_of_its_dropped_user() {
         let stage = over_circuits();
         let at = stage.world.interface(0, "all");
@@ -77,7 +75,6 @@ cases! {
         drop((ba, a, b));
     }
 
-    /// The lane is asked to confirm delivery (flush), has no space for the flush, and fails.
     fn a_circuit_that_fails_while_its_worker_closes_is_not_asked_again() {
         let stage = over_circuits();
         // The test sends nothing on this endpoint.
@@ -94,7 +91,6 @@ cases! {
         drop((log, second));
     }
 
-    /// The circuit has failed long before the last user of the peer is dropped.
     fn peer_is_forgotten_with_rest_of_its_circuit() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
         let (_target, key) = stage.target(vec![0; 8]);
@@ -122,8 +118,6 @@ cases! {
         drop((ba, b));
     }
 
-    /// The endpoint was dropped, and the worker keeps the connection. The provider's operations end with the connection at the
-    /// latest.
     fn operations_of_dropped_endpoint_end_with_their_connection() {
         type End = fn(&Stage);
         let circuit: End = |stage| {
@@ -272,7 +266,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A request arrives when the worker is closed, and the packer panics.
     fn a_connection_whose_packer_panics_is_closed_behind_it() {
         let stage = over_circuits();
         let asked = RefCell::new(None);
@@ -328,7 +321,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The answer to the first request contains the reason: no retry is needed.
     fn impossible_connection_is_refused_with_reason_in_first_answer() {
         let stage = over_circuits();
         let said: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
@@ -350,7 +342,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The test covers requests that the application has kept, and requests that arrive afterwards.
     fn service_request_to_closed_worker_is_answered_closed() {
         for over_circuits in [true, false] {
             let stage = Stage::new(vec![Lane { to_endpoint: over_circuits, ..Lane::whole("all") }]);

@@ -1,4 +1,4 @@
-//! Tests of closing workers and endpoints: every posted operation is delivered or reported as lost, and no resource remains.
+//! Tests of closing workers and endpoints: posted operations are delivered or reported as lost, and no resource remains.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -13,8 +13,6 @@ use tieline_fake::{Act, Lane, Rule, Slot, World};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 cases! {
-    /// The endpoint fails with its connection for messages. Dropping it releases the connection for memory, whose close is then not
-    /// observed.
     fn leave_of_peer_is_reported_after_its_failed_endpoint_was_dropped() {
         let stage = Stage::new(vec![
             Lane::messages("am").over_circuits(),
@@ -71,7 +69,6 @@ cases! {
         drop((ba, b));
     }
 
-    /// A close flushes all posted operations, including answers to requests of peers.
     fn a_worker_that_is_closed_has_delivered_everything() {
         let lane = Lane { again: 300, ..Lane::whole("all").late(40) };
         let stage = Stage::new(vec![lane]);
@@ -96,8 +93,6 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// A peer that has closed had received everything, whether its lane reports the close to a flush or later. A peer that broke
-    /// may have lost messages.
     fn close_after_close_of_peer_loses_nothing() {
         for (status, is_lost) in [(Status::Closed, false), (Status::Io, true)] {
             for act in [Act::Refuse(status), Act::FailLater(status)] {
@@ -113,7 +108,6 @@ cases! {
         }
     }
 
-    /// The message is posted after the lanes were asked to confirm delivery.
     fn messages_posted_by_handler_during_close_are_flushed_too() {
         thread_local! {
             static WORLD: Cell<Option<&'static World>> = const { Cell::new(None) };
@@ -207,7 +201,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The transport has accepted the message and does not confirm its delivery.
     fn unconfirmed_messages_of_closed_worker_are_reported() {
         for lane in [Lane::whole("all"), Lane::whole("all").over_circuits()] {
             let stage = Stage::new(vec![lane]);
@@ -224,7 +217,6 @@ cases! {
         }
     }
 
-    /// A flush would have reported the failure. The owner of the request can still test the request.
     fn unreported_failure_is_reported_by_worker_close() {
         for (lanes, way) in [
             (vec![Lane::whole("all").late(3)], "said pending"),
@@ -257,7 +249,6 @@ cases! {
         }
     }
 
-    /// Requests of peers are answered before the worker closes.
     fn a_worker_that_is_closed_has_answered_its_peers() {
         let stage = Stage::new(vec![Lane::messages("am").late(5)]);
         let target = stage.at_a.register(vec![7; 64]).unwrap();
@@ -279,7 +270,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The test covers answers that wait for space on their route, and answers without a route back.
     fn answers_that_a_closed_worker_could_not_give_are_named() {
         let no_room = [(Slot::Short, Status::Again), (Slot::Packed, Status::Again)];
         for (refused, to) in [(&no_room[..], "fake:am/am"), (&[(Slot::Connect, Status::NoMemory)], "peer ")] {
@@ -331,8 +321,7 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// The last reference is an endpoint, an operation or a message. The provider keeps the memory of an operation until the
-    /// endpoint of the operation is closed.
+    /// The last reference is an endpoint, an operation or a message.
     fn last_reference_to_dropped_worker_keeps_its_interfaces_open() {
         for which in 0..3 {
             let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
@@ -379,7 +368,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The peer's requests were answered over this endpoint, but only the application holds the endpoint.
     fn an_endpoint_that_answers_went_through_is_closed_when_it_is_dropped() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.hold(Slot::Put);
@@ -406,7 +394,6 @@ cases! {
         assert_eq!(world.left()[..3], [0; 3]);
     }
 
-    /// The operation holds the last reference to the memory, and the provider holds the last reference to the operation.
     fn memory_of_a_dropped_endpoint_stays_until_the_provider_has_closed_it() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.hold(Slot::Get);

@@ -12,7 +12,6 @@ use tieline_plugin_api::caps::CANCEL;
 
 type Told = (u64, Result<u64, Status>);
 
-/// Takes all completions that `worker` has to report.
 fn told(worker: &Worker) -> Vec<Told> {
     let mut all = Vec::new();
     let taken = worker.take_completed(usize::MAX, |user, result| {
@@ -225,7 +224,6 @@ cases! {
         assert_eq!(told(&stage.a), [(1, Ok(0))]);
     }
 
-    /// An untaken completion must not prevent later waits from sleeping.
     fn wait_for_request_sleeps_although_completions_are_untaken() {
         let stage = Stage::new(vec![Lane::whole("all").sleeping()]);
         stage.settle();

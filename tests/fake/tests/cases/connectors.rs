@@ -137,7 +137,6 @@ cases! {
         }
     }
 
-    /// The connector's descriptor is readable, but is not polled after the failure.
     fn descriptor_of_broken_connector_wakes_no_sleep() {
         let stage = Stage::new(formed_by_a_connector());
         stage.world.rule(Rule::every(Slot::Collect, Act::Refuse(Status::ProviderFailed)));
@@ -161,7 +160,7 @@ cases! {
         assert_eq!(calls, refused.iter().filter(|refused| !**refused).count());
     }
 
-    /// The core does not call the provider again, not even to close the module that carried the datagram.
+    /// The core does not call the provider again after the failure.
     fn module_that_breaks_while_carrying_datagram_is_taken_out_of_use() {
         const WIREUP: u32 = 0xf007;
         let lanes = vec![Lane::messages("am").on_other_provider(), Lane::memory("rma").over_circuits()];
@@ -183,7 +182,6 @@ cases! {
         assert_eq!(stage.ab.send(5, 0, b"").unwrap_err().status(), Status::ProviderFailed);
     }
 
-    /// Connections are formed over the messages of a provider that works.
     fn datagrams_continue_when_another_provider_breaks() {
         const WIREUP: u32 = 0xf007;
         let more = Lane { priority: 0, ..Lane::memory("more").on_other_provider().over_circuits() };
@@ -212,7 +210,6 @@ cases! {
         assert!(stage.until(|| log.borrow().contains(&9)));
     }
 
-    /// The endpoint's messages use that lane, so the endpoint has ended before the next lane would be tried.
     fn operation_that_ended_with_its_provider_is_not_reposted() {
         for get in [false, true] {
             let slot = if get { Slot::Get } else { Slot::Put };

@@ -1,4 +1,4 @@
-//! Tests of the documented rules of workers, endpoints and regions: which methods may be called from which context.
+//! Tests of documented rules of workers, endpoints and regions: which methods may be called from which context.
 
 use crate::announced::kept_at_b;
 use crate::cases;
@@ -9,7 +9,6 @@ use std::time::Duration;
 use tieline::{Blocks, Context, Error, Outcome, Region, Status};
 use tieline_fake::{Act, Lane, Rule, Slot, World};
 
-/// Returns the status of a call that has to be refused.
 #[track_caller]
 fn refused<T>(result: Result<T, impl Into<Error>>) -> Status {
     match result {
@@ -106,7 +105,6 @@ cases! {
         drop(call);
     }
 
-    /// The handler posts, connects, registers handlers and drops objects, none of which waits.
     fn a_message_handler_may_do_what_does_not_wait() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let a = Rc::new(stage.at_a.worker().unwrap());
@@ -149,7 +147,6 @@ cases! {
         assert_eq!((&log.borrow()[..], stage.b.counters().unknown_ids), (&[1][..], 1));
     }
 
-    /// A datagram may be sent in any call; the application's carrier may call the worker.
     fn datagram_carrier_may_use_its_worker() {
         let world = World::new(1, vec![Lane::whole("all").over_circuits()]);
         let (at_a, at_b) = (crate::stage::context(world, &[]), crate::stage::context(world, &[]));
@@ -197,7 +194,6 @@ cases! {
         assert_eq!(second.error(), None, "it is the operation's error");
     }
 
-    /// The region handle is dropped; the operation keeps the region alive.
     fn an_operation_holds_its_region_and_ends_without_its_request() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (target, key) = stage.target(vec![0; 8]);
@@ -234,8 +230,6 @@ cases! {
         std::thread::scope(|scope| scope.spawn(|| region.close()).join().unwrap()).unwrap();
     }
 
-    /// A lane that completes inline keeps no memory. The lane's puts and gets need no local registration, so they succeed with a
-    /// region of another context.
     fn local_region_of_other_context_is_refused_by_deferring_or_split_posts() {
         let at_once = vec![Lane::messages("am"), Lane::memory("rma").synchronous()];
         let telling = vec![Lane::whole("all").late(3).telling(32)];

@@ -19,7 +19,6 @@ fn late(lane: Lane) -> Lane {
     lane.late(3)
 }
 
-/// Returns the calls of a slot on one of `a`'s lanes.
 fn calls(world: &World, slot: Slot, lane: &str) -> Vec<Call> {
     let at = world.interface(0, lane);
     world.calls(slot).into_iter().filter(|call| call.interface == at).collect()
@@ -124,7 +123,7 @@ cases! {
         }
     }
 
-    /// The operation waits for space and is then declined: it stops waiting, and no lane is asked twice.
+    /// The operation waits for space and is then declined.
     fn operation_that_waits_for_room_may_then_be_declined() {
         let stage = two(late);
         stage.world.rule(Rule { times: 3, ..Rule::every(Slot::Put, Act::Refuse(Status::Again)).on("a") });
@@ -139,7 +138,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A fence applies to the lane that carries all operations, and does not depend on operations that another lane has declined.
     fn a_fence_knows_nothing_of_a_lane_that_has_declined() {
         let stage = two(late);
         stage.world.change("a", |lane| lane.declines_from = 0);
@@ -161,7 +159,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The lane that a fence relies on declines a later operation: the operation must not overtake earlier ones on another lane.
     fn operation_declined_behind_fence_does_not_overtake_earlier_ones() {
         for again in [0, 2] {
             let stage = two(late);
@@ -206,7 +203,6 @@ cases! {
         }
     }
 
-    /// The bytes that another lane carried do not bind the rest of the operation to a lane that has ended.
     fn rest_of_declined_transfer_also_leaves_ended_lane() {
         for why in [Status::Closed, Status::Unreachable] {
             let a = Lane { priority: 9, max_put: 100, ..Lane::memory("a") };
@@ -223,7 +219,6 @@ cases! {
         }
     }
 
-    /// A peer may help to copy a transfer that the best lane has declined; the best lane carries no part of the transfer.
     fn transfer_declined_by_best_lane_goes_to_copying_lane() {
         const LONG: usize = 200 << 10;
         let a = Lane { priority: 9, declines_from: 1000, ..Lane::memory("a").late(3) };
@@ -262,7 +257,6 @@ cases! {
         }
     }
 
-    /// The self-test of a lane may use a size that the lane declines.
     fn a_module_that_declines_passes_the_self_test() {
         let world = World::new(1, vec![Lane::messages("am"), Lane::memory("rma").late(3)]);
         world.change("rma", |lane| lane.declines_from = 100);

@@ -19,7 +19,6 @@ fn lanes() -> Vec<Vec<Lane>> {
     ]
 }
 
-/// Checks that every post returns the same status, and returns that status.
 fn all_refused(endpoint: &Endpoint, key: &RemoteKey, local: &tieline::Region) {
     let posts: [(&str, Result<Outcome, PostError>); 9] = [
         ("send", endpoint.send(1, 0, b"late")),
@@ -198,8 +197,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The endpoint remains while one of its messages waits to be received, or while a key is held. Requests of its peer are
-    /// answered over it and need no other connection.
     fn unheld_endpoint_answers_its_peer_while_it_exists() {
         for by_a_key in [false, true] {
             let stage = Stage::new(vec![Lane::messages("am")]);

@@ -34,7 +34,8 @@ fn ask_get(region: &Region, offset: u64, len: u64) -> Vec<u8> {
     [&range(region, offset)[..], &len.to_le_bytes()].concat()
 }
 
-/// Checks that no message of the peer completes an operation that a provider has accepted, and that its memory stays registered.
+/// Checks that messages of the peer do not complete an operation that a provider has accepted, and that its memory stays
+/// registered.
 fn only_the_provider_ends(
     slot: Slot,
     post: impl Fn(&Endpoint, &Region, &RemoteKey) -> Result<Outcome, PostError>,
@@ -70,7 +71,6 @@ fn only_the_provider_ends(
     assert!(stage.a.counters().malformed > 0, "lies are counted");
 }
 
-/// Returns the number in the request of the last emulated atomic.
 fn question(stage: &Stage) -> u64 {
     let asked = |slot| stage.world.calls(slot).into_iter().rfind(|call| call.id == ATOMIC);
     asked(Slot::Short).or(asked(Slot::Packed)).expect("a question").cookie
@@ -113,7 +113,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The kinds and the numbers of the core's own messages are not interchangeable.
     fn an_emulated_atomic_is_not_ended_by_an_answer_to_a_get() {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -140,7 +139,6 @@ cases! {
         assert_eq!(stage.end_of(&second), Some(Ok(5)), "an old answer ended a new operation");
     }
 
-    /// The answer of the right peer to the right get is written inside the get's range or is dropped.
     fn an_answer_to_a_get_writes_nowhere_but_in_its_range() {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let (_target, key) = stage.target(vec![7; 64]);
@@ -183,7 +181,6 @@ cases! {
         assert_eq!(stage.end_of(&request), Some(Ok(1234)));
     }
 
-    /// As docs/wire.md states, a later minor of the same major may add messages.
     fn messages_of_a_later_version_are_dropped_and_counted() {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let log = stage.log_at_b(5);

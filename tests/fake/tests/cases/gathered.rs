@@ -7,12 +7,10 @@ use std::rc::Rc;
 use tieline::Status;
 use tieline_fake::{Act, Lane, Rule, Slot};
 
-/// Makes a lane that gathers messages.
 fn lane() -> Lane {
     Lane { max_zcopy: 1000, ..Lane::whole("all") }
 }
 
-/// The header and the payload of a message.
 type Came = (u64, Vec<u8>);
 
 /// Records the messages with id 5 at `b`, with the headers of the messages.

@@ -6,7 +6,6 @@ use tieline::{Access, Completion, CompletionError, PostError, Request, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::caps::CANCEL;
 
-/// Asserts that an operation of `a` has ended as cancelled.
 #[track_caller]
 fn canceled_now(stage: &Stage, request: &Request) {
     let ended = stage.a.test(request).expect("it has ended").unwrap_err();
@@ -149,7 +148,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// No part of the operation is posted, for any lane that it waits for and any lane that has declined it.
     fn operation_queued_for_synchronous_lane_can_be_canceled() {
         let lanes = |at_once: fn(Lane) -> Lane| {
             let lane = |name, priority| at_once(Lane { priority, max_put: 16, ..Lane::memory(name) });
@@ -222,7 +220,6 @@ cases! {
         }
     }
 
-    /// The application did not request the cancellation.
     fn unrequested_cancel_by_provider_is_reported_by_flush() {
         let stage = Stage::new(vec![Lane::whole("all").with(CANCEL)]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -239,7 +236,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The fake provider records a fault if memory is released that such an operation uses.
     fn memory_of_operation_with_unknown_outcome_is_retained_until_close() {
         for lane in [Lane::whole("all"), Lane::whole("all").over_circuits()] {
             let stage = Stage::new(vec![lane]);

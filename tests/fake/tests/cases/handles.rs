@@ -1,4 +1,4 @@
-//! Tests of key handles: resolved once, bounded, and accepted only from the responder.
+//! Tests of key handles: their resolution, their bounds, and forged answers.
 
 use crate::cases;
 use crate::progress_thread::{comes, with_threads};
@@ -10,7 +10,6 @@ const REPLY: u32 = 0xf004;
 const KEY: u32 = 0xf00d;
 const KEY_IS: u32 = 0xf00e;
 
-/// Returns the request that a pending lookup has sent.
 #[track_caller]
 fn asked(lookup: Result<KeyLookup, PostError>) -> Request {
     match lookup.unwrap() {
@@ -31,7 +30,6 @@ fn resolved(stage: &Stage, over: &Endpoint, handle: KeyHandle) -> Result<RemoteK
     }
 }
 
-/// Returns the number of key requests that a worker has sent.
 fn questions(stage: &Stage) -> usize {
     stage.world.calls(Slot::Short).iter().filter(|call| call.id == KEY).count()
 }
@@ -104,7 +102,6 @@ cases! {
         assert_eq!(lent.handle().unwrap_err().status(), Status::Invalid);
     }
 
-    /// The refusal arrives by message, or from a lane that checks keys itself.
     fn cached_key_is_not_returned_after_first_refusal() {
         for lanes in [vec![Lane::messages("all")], vec![Lane::whole("all")], vec![Lane::whole("all").synchronous()]] {
             let stage = Stage::new(lanes);
@@ -136,7 +133,6 @@ cases! {
         assert_eq!(resolved(&stage, &stage.ab, handle).map(drop), Err(Status::KeyRejected));
     }
 
-    /// In this test, emulated operations use a separate endpoint.
     fn refusal_by_progress_thread_is_handled_too() {
         let stage = with_threads();
         let target = stage.at_b.register(vec![0; 8]).unwrap();
@@ -180,7 +176,6 @@ cases! {
         assert_eq!(key.len(), 8);
     }
 
-    /// A request of another kind is not answered by a key.
     fn a_key_ends_nothing_but_the_question_for_it() {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -216,7 +211,6 @@ cases! {
         assert!(stage.ab.error().is_none());
     }
 
-    /// No state is kept for a peer that requests random keys, and all answers are the same.
     fn a_flood_of_questions_is_answered_and_costs_nothing_afterwards() {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));

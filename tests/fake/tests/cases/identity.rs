@@ -110,7 +110,7 @@ cases! {
         assert_eq!(again.peer(), number);
     }
 
-    /// Two thousand other peers connect and leave, and the worker remembers a thousand of them.
+    /// Two thousand other peers connect and leave.
     fn peer_with_endpoint_keeps_its_number_among_many_peers() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let third = crate::stage::context(stage.world, &[]);
@@ -174,7 +174,6 @@ cases! {
         assert_eq!(*told.borrow(), [("failed", Status::Closed)]);
     }
 
-    /// The user data may be an address whose object is gone with the endpoint.
     fn dropped_endpoint_with_queue_is_neither_named_nor_reported() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (from, to) = (stage.world.interface(1, "all"), stage.world.interface(0, "all"));

@@ -1,5 +1,4 @@
-//! Tests of the registrations and keys that a provider sees. A key that serves all endpoints of an interface is imported once per
-//! peer, and dropped with the last user.
+//! Tests of the registrations and keys that a provider sees.
 
 use crate::cases;
 use crate::stage::Stage;

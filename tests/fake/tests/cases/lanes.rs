@@ -80,7 +80,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The atomic, which uses messages, is posted before the put.
     fn a_put_behind_a_fence_waits_for_an_emulated_atomic() {
         let lanes = vec![Lane::messages("am").late(20), Lane::memory("rma").without_atomics()];
         let stage = Stage::new(lanes);
@@ -98,7 +97,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// On a single lane the lane's own order suffices: a fence does not wait.
     fn on_one_lane_a_fence_is_the_lanes_own() {
         let stage = Stage::new(vec![Lane::whole("all").late(30)]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -114,7 +112,6 @@ cases! {
         assert_eq!((stage.end_of(&put), stage.end_of(&atomic)), (Some(Ok(0)), Some(Ok(0))));
     }
 
-    /// The failure of a locally completed operation is reported by the next flush, regardless of fences in between.
     fn a_fence_swallows_no_failure() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -149,7 +146,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The device may be notified of all pieces together; each last piece carries no flag that more pieces follow.
     fn all_but_the_last_piece_of_a_cut_transfer_say_that_more_follows() {
         for (len, many) in [(10, 1), (100, 1), (101, 2), (1000, 10), (6_600, 66)] {
             for slot in [Slot::Put, Slot::Get] {
@@ -174,7 +170,6 @@ cases! {
         }
     }
 
-    /// A failed piece fails the whole transfer, once all pieces have ended.
     fn a_cut_transfer_ends_when_its_last_piece_has() {
         let lane = Lane { max_put: 100, ..Lane::whole("all").late(5) };
         let stage = Stage::new(vec![lane]);
@@ -202,7 +197,6 @@ cases! {
         }
     }
 
-    /// The next flush also reports the failure of a native put that had completed locally.
     fn failure_of_locally_completed_native_put_is_reported_by_flush() {
         let stage = Stage::new(vec![Lane::whole("all").late(5)]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -227,7 +221,6 @@ cases! {
         assert!(stage.ab.error().is_none());
     }
 
-    /// A lane that returns `Again` at times only delays operations.
     fn a_lane_without_room_delays_and_loses_nothing() {
         let lane = Lane { again: 700, ..Lane::whole("all").late(3) };
         let stage = Stage::new(vec![lane]);
@@ -250,7 +243,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The provider of a failed endpoint may access memory of its operations until the endpoint is closed.
     fn memory_of_a_failed_endpoint_stays_until_the_provider_has_closed_it() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.hold(Slot::Get);
@@ -268,7 +260,6 @@ cases! {
         assert_eq!(stage.ab.send(1, 0, &[]).unwrap_err().status(), Status::TimedOut);
     }
 
-    /// The operation has ended for the application but not for the device: only the provider's completion frees the memory.
     fn region_of_failed_endpoint_closes_after_providers_completion() {
         for slot in [Slot::Put, Slot::Get] {
             let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").late(3)]);
@@ -324,7 +315,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// `Done` contains the value of a fetching atomic, and 0 for other operations, on every lane.
     fn an_atomic_without_a_result_brings_none() {
         for lane in [Lane::whole("all").late(2), Lane::whole("all").synchronous(), Lane::messages("all")] {
             let stage = Stage::new(vec![lane]);
@@ -334,7 +324,6 @@ cases! {
         }
     }
 
-    /// Each side has operations that wait at a fence, and waits for an answer of the other side.
     fn two_that_wait_at_fences_answer_each_other() {
         let stage = Stage::new(vec![Lane::messages("am").late(2)]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -355,7 +344,6 @@ cases! {
         assert_eq!(own.to_vec(0..40).unwrap(), [2; 40]);
     }
 
-    /// A key import that a provider deferred is retried while operations are posted.
     fn operations_use_better_lane_once_provider_has_it() {
         let lane = |name, priority| Lane { priority, ..Lane::memory(name).synchronous() };
         let stage = Stage::new(vec![Lane::messages("am"), lane("good", 9), lane("plain", 1)]);
@@ -403,7 +391,6 @@ cases! {
         }
     }
 
-    /// The kernel may at any time refuse access that it has allowed before.
     fn lane_that_became_unreachable_is_abandoned_and_not_retried() {
         let lane = |name, priority| Lane { priority, ..Lane::memory(name).synchronous() };
         for slot in [Slot::Put, Slot::Get] {
@@ -431,7 +418,6 @@ cases! {
         }
     }
 
-    /// An operation waits for a lane that returns `Again`; it does not switch to another lane.
     fn operation_that_waits_for_room_stays_on_its_lane() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").late(2)]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -453,7 +439,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A provider completes operations with a status only, and reports the reason with the endpoint's failure.
     fn operations_fail_with_text_of_endpoint_failure() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.hold(Slot::Put);
@@ -507,7 +492,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The target has no progress thread.
     fn a_key_says_whether_its_operations_wait_for_progress_of_the_target() {
         let memory = Lane::memory("rma");
         let waiting = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, ..memory.clone() };

@@ -1,5 +1,4 @@
-//! Tests of puts that complete locally and fail later: every flush that covers such a put reports the failure, and no other failure
-//! is lost.
+//! Tests of puts that complete locally and fail later: which flush reports the failure.
 
 use crate::cases;
 use crate::progress_thread::{comes, is_done};
@@ -36,7 +35,6 @@ fn flushes(stage: &Stage) -> Vec<Call> {
     stage.world.calls(Slot::Flush).into_iter().filter(|call| !call.refused).collect()
 }
 
-/// Posts a put that the lane holds.
 fn held(stage: &Stage, key: &RemoteKey) -> Request {
     stage.world.rule(Rule::next(Slot::Put, Act::Hold));
     pending(stage.ab.put_bytes(&[7; 8], key, 8))
@@ -70,7 +68,6 @@ fn sharing() -> (Stage, Endpoint, Region, [RemoteKey; 2]) {
     (stage, other, target, [key, theirs])
 }
 
-/// Waits for the result of an operation while other threads run.
 fn end_of(stage: &Stage, outcome: Outcome) -> Result<u64, Status> {
     let request = match outcome {
         Outcome::Done(value) => return Ok(value),
@@ -86,7 +83,6 @@ fn end_of(stage: &Stage, outcome: Outcome) -> Result<u64, Status> {
 }
 
 cases! {
-    /// The older flush flushes the lane for both flushes, and the lane reports the failure once.
     fn failure_found_by_older_flush_is_reported_by_covering_younger_one() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -127,7 +123,6 @@ cases! {
         assert_eq!(flushed(&stage, &stage.ab), Ok(0), "it is told");
     }
 
-    /// A lane that refuses the flush itself also fails both flushes.
     fn lane_that_refuses_flush_fails_every_flush_that_covers_it() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -146,7 +141,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A put that leaves the lane of a fence flushes that lane before the open flush may do so.
     fn failure_found_by_put_leaving_its_lane_is_reported_by_open_flush() {
         for report in [0, 40] {
             let stage = two();
@@ -167,7 +161,6 @@ cases! {
         }
     }
 
-    /// If no flush is open, the next flush reports the failure.
     fn failure_found_by_put_leaving_its_lane_is_reported_by_next_flush() {
         let stage = two();
         let (_target, key) = stage.target(vec![0; 64]);
@@ -182,11 +175,9 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The open flush was posted before the leaving put, and its flush of the lane was posted later.
     fn put_leaving_lane_of_fence_waits_for_running_flush_of_that_lane() {
         let stage = two();
         let (target, key) = stage.target(vec![0; 64]);
-        // This put is carried out last, because its bytes were copied.
         let local = stage.local(vec![1; 8]);
         stage.world.change("a", |lane| lane.delay = 400);
         let first = stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local);
@@ -212,7 +203,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The notification fails as well, but it is not a flush: the next flush still reports the failure.
     fn failure_found_by_notification_is_reported_by_next_flush_too() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -225,7 +215,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The connection reports the failure to the first endpoint that flushes, which did not post the put.
     fn failure_found_by_other_endpoint_is_reported_by_puts_own_flush() {
         for open in [false, true] {
             let (stage, other, _target, [key, theirs]) = sharing();
@@ -257,7 +246,6 @@ cases! {
         }
     }
 
-    /// The connection outlives the endpoint that posted the put, and reports the failure to the next endpoint that flushes.
     fn failure_of_dropped_endpoints_put_is_not_reported_to_successor() {
         for no_room in [0, 1, 3] {
             let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);

@@ -18,8 +18,8 @@ fn narrow() -> Lane {
     Lane { limits: LESS, ..Lane::whole("all") }
 }
 
-/// Posts messages of all lengths up to the longest, and puts and gets of several pieces; the fake provider records a fault for each
-/// operation that is too long.
+/// Posts messages of 0 to 100 bytes, which is the limit, and a put and a get of several pieces. The fake provider records a fault
+/// for each operation that is too long.
 #[track_caller]
 fn everything_fits(stage: &Stage) {
     assert_eq!(stage.ab.max_message().unwrap(), 100);
@@ -74,7 +74,6 @@ cases! {
         }
     }
 
-    /// The limit is negotiated during connection setup.
     fn limits_known_only_after_connection_are_used() {
         for max_packed in [100, 63] {
             let limits = EndpointLimits { max_packed, ..LESS };
@@ -104,7 +103,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The module's limit for inline sends is higher.
     fn endpoint_with_lower_packed_limit_reports_that_limit() {
         let limits = EndpointLimits { max_packed: 64, ..EndpointLimits::empty() };
         for lane in [Lane::whole("all"), Lane::whole("all").over_circuits()] {
@@ -159,7 +157,6 @@ cases! {
         }
     }
 
-    /// Wire-up datagrams are subject to the same limit as messages.
     fn an_endpoint_that_cannot_carry_them_carries_no_datagrams() {
         const WIREUP: u32 = 0xf007;
         let lanes = vec![Lane::messages("am").on_other_provider(), Lane::memory("rma").over_circuits()];

@@ -1,5 +1,4 @@
-//! The cases of the fake provider. Each case checks one guarantee: lying peers, failing providers and slow lanes must not harm the
-//! application.
+//! The cases of the fake provider: lying peers, failing providers, slow lanes, and rules of the interface.
 
 mod announced;
 mod bounds;

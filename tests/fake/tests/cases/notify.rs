@@ -28,7 +28,6 @@ fn words(told: &Told) -> Vec<u32> {
     told.borrow().iter().map(|(_, word, _)| *word).collect()
 }
 
-/// Returns the possible routes of a put and its notification.
 fn ways() -> Vec<(&'static str, Vec<Lane>)> {
     let messages = || Lane::messages("am");
     let rail = |name, telling: bool| {
@@ -51,7 +50,6 @@ fn ways() -> Vec<(&'static str, Vec<Lane>)> {
     ]
 }
 
-/// Changes the minor version of the protocol in a worker's address.
 pub(crate) fn with_minor(mut address: Vec<u8>, minor: u8) -> Vec<u8> {
     let (place, end) = (5 + 16 + 1, address.len() - 4);
     address[place] = minor;
@@ -103,7 +101,6 @@ cases! {
         }
     }
 
-    /// The earlier puts used another route, completed locally, or have not completed.
     fn every_put_before_it_is_there() {
         for telling in [true, false] {
             for completion in [Completion::Local, Completion::Remote] {
@@ -150,7 +147,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The fence waits for the operations before it, but not for the notification.
     fn notifying_put_behind_fence_completes() {
         for telling in [true, false] {
             let a = Lane { priority: 9, ..Lane::memory("a") };
@@ -172,7 +168,6 @@ cases! {
         }
     }
 
-    /// The fence stops tracking operations that are still in flight.
     fn notifying_put_before_fence_waits_for_other_routes() {
         let a = Lane { priority: 9, ..Lane::memory("a").telling(32) };
         let stage = Stage::new(vec![Lane::messages("am"), a, Lane::memory("b")]);
@@ -198,7 +193,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The provider may have delivered the notification before it failed.
     fn notification_in_failing_provider_is_not_resent_on_another_lane() {
         let others = [Lane::messages("am"), Lane::memory("b")].map(Lane::on_other_provider);
         let stage = Stage::new([vec![Lane::memory("a").telling(32)], others.into()].concat());
@@ -214,7 +208,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The bytes are sent in messages, and count in the queue only while they wait.
     fn notifying_put_longer_than_queue_bound_completes() {
         const LONG: usize = 40_000;
         let lanes = vec![Lane::messages("am"), Lane::memory("rma")];
@@ -265,7 +258,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// When the lane fails, queued puts use another lane, which does not notify by itself.
     fn notification_of_lost_lane_takes_another_route() {
         let a = Lane { priority: 9, ..Lane::memory("a").telling(32) };
         let stage = Stage::new(vec![Lane::messages("am"), a, Lane::memory("b").late(9)]);
@@ -310,7 +302,6 @@ cases! {
         }
     }
 
-    /// The notification uses a separate route, and outlives its endpoint.
     fn notification_of_done_put_arrives_although_endpoint_is_dropped() {
         for (way, lanes) in ways() {
             let mut stage = Stage::new(lanes);
@@ -325,7 +316,6 @@ cases! {
         }
     }
 
-    /// The guarantee also holds if lanes return `Again` at times.
     fn many_notifications_come_once_each_and_no_byte_is_late() {
         for (way, lanes) in ways() {
             let slow = lanes.into_iter().map(|lane| Lane { again: 400, ..lane }.late(6)).collect();
@@ -384,7 +374,6 @@ cases! {
         assert_eq!(stage.b.counters().malformed, 1);
     }
 
-    /// The target answers before its handler runs.
     fn a_handler_that_panics_loses_nothing() {
         for (way, lanes) in ways() {
             let stage = Stage::new(lanes);
@@ -474,7 +463,6 @@ cases! {
         }
     }
 
-    /// An operation used the service worker, and has ended.
     fn notifying_put_returns_to_its_lane_when_service_worker_is_idle() {
         let rma = Lane::memory("rma").telling(32).without_atomics();
         let on = [("TIELINE_PROGRESS_THREAD", "on")];

@@ -15,7 +15,6 @@ fn two_memories() -> Stage {
     Stage::new(vec![Lane::messages("am"), a, b])
 }
 
-/// Makes a key of the same region whose only lane is `b`.
 fn over_b(stage: &Stage, target: &Region) -> RemoteKey {
     stage.world.rule(Rule::next(Slot::ImportKey, Act::Refuse(Status::KeyRejected)).on("a"));
     let key = stage.ab.import_key(&target.remote_key().unwrap()).unwrap();
@@ -35,7 +34,6 @@ const BEHIND: [(&str, Behind); 5] = [
 ];
 
 cases! {
-    /// The wait ends with an event: a poll before the sleep finds no event.
     fn wait_for_operation_behind_fence_sleeps() {
         let rma = Lane::memory("rma").without_atomics().sleeping();
         let stage = Stage::new(vec![Lane::messages("am").sleeping(), rma]);
@@ -56,7 +54,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The operation ends when the other lane has completed, regardless of operations that wait before it.
     fn operation_on_other_route_behind_fence_waits_and_completes() {
         for waits in [false, true] {
             for (name, post) in BEHIND {
@@ -133,7 +130,6 @@ cases! {
         }
     }
 
-    /// An operation that falls back to messages keeps its position in the queue, before later fences.
     fn operation_without_lane_falls_back_to_messages_before_later_fences() {
         for fenced in [false, true] {
             let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").on_other_provider()]);
@@ -156,7 +152,6 @@ cases! {
         }
     }
 
-    /// The atomic was queued before its route was known.
     fn an_atomic_that_waited_for_its_key_is_before_the_fence_behind_it() {
         let lane = |name, priority| Lane { priority, ..Lane::memory(name) };
         let device = lane("device", 1);
@@ -180,7 +175,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The operation, or a later flush, had failed before its request was dropped.
     fn failure_of_dropped_request_is_reported_by_next_flush() {
         for (flushed, asked) in [(false, false), (false, true), (true, false), (true, true)] {
             let stage = Stage::new(vec![Lane::whole("all")]);
@@ -200,7 +194,6 @@ cases! {
         }
     }
 
-    /// The peer does not answer a message that was never sent completely.
     fn a_flush_ends_after_a_put_that_failed_alone_before_it_was_sent() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -239,7 +232,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A fence directly after a fence orders nothing.
     fn fences_alone_take_no_more_room() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").without_atomics()]);
         stage.world.hold(Slot::Put);

@@ -54,7 +54,6 @@ fn nothing_behind_a_panic_is_lost(lane: Lane) {
     stage.assert_no_faults();
 }
 
-/// Returns two lanes of two providers.
 fn two_provider_lanes() -> Vec<Lane> {
     vec![
         Lane { lends: true, ..Lane::messages("am").late(2) },
@@ -62,9 +61,9 @@ fn two_provider_lanes() -> Vec<Lane> {
     ]
 }
 
-/// Slots of objects that a worker opens later, or that belong to no worker: a rule for these slots names no interface. All other
-/// rules name the interface of `a`. A peer whose provider broke sends nothing more, and an operation that waits for that peer would
-/// not end.
+/// Slots of objects that a worker opens later, or that belong to no worker: a rule for these slots names no interface. Rules for
+/// the other slots name the interface of `a`. A peer whose provider broke sends nothing more, and an operation that waits for that
+/// peer would not end.
 const OF_NO_INTERFACE: [Slot; 9] = [
     Slot::Register,
     Slot::Deregister,
@@ -77,7 +76,7 @@ const OF_NO_INTERFACE: [Slot; 9] = [
     Slot::CloseDomain,
 ];
 
-/// Calls every slot of both lanes at `a`, as far as the slots accept calls. Returns the operations that were started.
+/// Makes calls at `a` that reach slots of both lanes. Returns the operations that were started.
 fn everything(
     stage: &Stage,
     (target, key): (&Region, &RemoteKey),
@@ -143,7 +142,7 @@ fn breaks_in(mut rule: Rule, lane: &'static str) -> bool {
     stage.world.was_refused(rule.slot)
 }
 
-/// The slots of this lane that the test covers: all except `poll`, whose calls are not counted.
+/// Slots that each have to be called on one of the two lanes. `poll` is tested separately.
 const SLOTS: [Slot; 25] = [
     Slot::Short,
     Slot::Packed,
@@ -286,7 +285,6 @@ cases! {
         }
     }
 
-    /// Messages use one provider, and memory operations use another provider, which fails.
     fn a_provider_that_panics_is_taken_out_and_no_other() {
         let lanes = vec![Lane::messages("am"), Lane::memory("rma").on_other_provider()];
         let stage = Stage::new(lanes);
@@ -354,7 +352,6 @@ cases! {
         assert!(stage.until(|| { let _ = worker.progress(); log.borrow().contains(&77) }));
     }
 
-    /// The endpoint fails with the first of its lanes, before the second lane is taken out of use.
     fn a_provider_that_broke_closes_nothing_of_any_of_its_lanes() {
         for over_circuits in [false, true] {
             let rma = Lane { to_endpoint: over_circuits, ..Lane::memory("rma") };
@@ -385,7 +382,6 @@ cases! {
         }
     }
 
-    /// The interface was already out of use when its provider failed.
     fn an_interface_that_had_failed_is_not_polled_when_its_provider_broke() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -402,7 +398,6 @@ cases! {
         assert_eq!(polls(), before, "a provider that broke is called again");
     }
 
-    /// For every slot, all operations in flight end, and later operations end too.
     fn provider_that_breaks_in_any_slot_causes_no_hang() {
         in_every_slot(1);
     }
@@ -411,7 +406,6 @@ cases! {
         in_every_slot(u64::MAX);
     }
 
-    /// The provider is not called again after its panic, whether or not the slot can report an error.
     fn a_provider_that_has_panicked_in_any_slot_is_taken_out_and_no_other() {
         let mut list = Vec::new();
         for slot in SLOTS {
@@ -502,7 +496,6 @@ cases! {
         assert!(stage.a.test(&next).is_none(), "an old number ended a new operation");
     }
 
-    /// The last error text of this thread describes another failure.
     fn provider_failure_in_other_thread_is_reported_with_its_text() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.rule(Rule::next(Slot::Register, Act::Refuse(Status::NoMemory)));
@@ -533,7 +526,6 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// Neither the panic nor the worker's end releases the payload.
     fn payload_kept_by_panicked_handler_is_released_with_its_guard() {
         let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
         let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();
@@ -558,8 +550,6 @@ cases! {
         assert_eq!((world.left(), world.faults()), ([0; 5], Vec::new()));
     }
 
-    /// The payload of the RTS was lent, and is released before the handler runs. The handler may keep the rendezvous message
-    /// (`announcement`) and panic.
     fn lent_rts_is_released_once_for_any_handler() {
         let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
         let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();

@@ -27,7 +27,6 @@ fn woven<'a>(two: &'a [Region; 2], lens: &[usize]) -> Vec<(&'a Region, Range<usi
     lens.iter().enumerate().map(piece).collect()
 }
 
-/// Returns the contents of the pieces.
 fn held(pieces: &[(&Region, Range<usize>)]) -> Vec<u8> {
     pieces.iter().flat_map(|(region, range)| region.to_vec(range.clone()).unwrap()).collect()
 }
@@ -235,8 +234,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Some pieces of the transfer are on a connection that ends: no further pieces are posted, and operations on other routes
-    /// continue.
     fn a_transfer_whose_lane_ends_before_all_of_it_is_posted_ends_alone() {
         for has_another in [false, true] {
             let a = Lane { priority: 9, max_put: 100, ..Lane::memory("a").over_circuits() };
@@ -264,7 +261,6 @@ cases! {
         }
     }
 
-    /// No part of the transfer was posted, and a message lane exists.
     fn transfer_queued_for_last_lane_falls_back_to_messages_at_its_end() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("a")]);
         let (target, key) = stage.target(vec![0; 8]);

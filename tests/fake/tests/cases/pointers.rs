@@ -12,7 +12,6 @@ fn mapping() -> Lane {
     Lane::whole("all").with(KEY_POINTER)
 }
 
-/// Stores `value` through the pointer, and checks the value in the region.
 #[track_caller]
 fn stores(pointer: &RemotePointer, value: u64) {
     pointer.atomic_u64(8).unwrap().store(value, SeqCst);

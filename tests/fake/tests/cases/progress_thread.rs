@@ -28,7 +28,6 @@ pub(crate) fn comes(mut happens: impl FnMut() -> bool) -> bool {
     false
 }
 
-/// Returns whether an operation of `a` succeeds while other threads run.
 pub(crate) fn is_done(stage: &Stage, outcome: Outcome) -> bool {
     match outcome {
         Outcome::Done(_) => true,
@@ -103,8 +102,6 @@ cases! {
         }
     }
 
-    /// Over connections, the stop is detected when a connection is formed; fences and flushes wait for the operations that wait for
-    /// the connection.
     fn operations_waiting_for_stopped_thread_go_to_worker() {
         let lanes = vec![Lane::messages("am").over_circuits(), Lane::connector("mail")];
         let stage = Stage::with(lanes, &[("TIELINE_PROGRESS_THREAD", "on")]);
@@ -127,7 +124,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A close does not count an operation as lost if another endpoint has taken over and delivered it.
     fn closing_worker_delivers_operations_queued_for_stopped_thread() {
         thread_local! {
             static B: RefCell<Option<Worker>> = const { RefCell::new(None) };
@@ -154,7 +150,6 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// Locally completed puts may be lost with the connection to the service worker, which another connection replaces.
     fn flush_reports_puts_lost_with_service_connection() {
         for again in [false, true] {
             let memory = Lane::memory("rma");
@@ -182,7 +177,6 @@ cases! {
         }
     }
 
-    /// The replacement connection does not know of the lost puts. The notification flushes the lane, or waits for another put.
     fn notification_is_not_delivered_for_put_lost_with_service_connection() {
         for waits in [false, true] {
             let memory = Lane::memory("rma");
@@ -223,7 +217,6 @@ cases! {
         }
     }
 
-    /// Operations in flight over the connection must not stay pending when the connection fails.
     fn operations_in_flight_end_with_connection_to_service_worker() {
         for circuits in [false, true] {
             let memory = Lane::memory("rma");
@@ -251,7 +244,6 @@ cases! {
         }
     }
 
-    /// Keys that were imported before continue to work over other lanes.
     fn operations_through_failed_service_connection_end_too() {
         let memory = Lane::memory("rma");
         let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, ..memory };

@@ -20,10 +20,8 @@ const LEN: usize = 8 << 20;
 /// The size of a chunk: claims are multiples of this size.
 const CHUNK: usize = 64 << 10;
 
-/// The number of slots of a worker.
 const SLOTS: usize = 16;
 
-/// The id of the message that requests help.
 const ASSIST: u32 = 0xf006;
 
 /// The length of a remote key's head: its kind and version.
@@ -39,7 +37,7 @@ const FROM: usize = 192;
 /// The offset of the transfer in the target, which is longer than the local region.
 const TO: usize = 4160;
 
-/// Returns bytes in which no two pieces are equal.
+/// Returns bytes whose pieces are unlikely to be equal.
 fn bytes(len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect()
 }
@@ -170,7 +168,6 @@ struct Asked {
     _key: RemoteKey,
     a: Worker,
     b: Worker,
-    /// The target of the copy, at `a`.
     target: Region,
     /// The source of the copy and the slots, at `b`.
     source: Region,
@@ -232,7 +229,6 @@ impl Asked {
         self.words.atomic_u64(usize::from(slot) * 128 + at).unwrap()
     }
 
-    /// Resets the slot, and forges a request for help from `b`.
     fn ask(&self, plan: Plan) {
         self.word(plan.slot, 0).store(1 << 48, Ordering::SeqCst);
         self.word(plan.slot, 8).store(0, Ordering::SeqCst);
@@ -256,14 +252,13 @@ impl Asked {
     }
 }
 
-/// Polls until any wrong result would have appeared.
+/// Makes so many calls that a wrong result would have appeared.
 fn some_progress(a: &Worker) {
     for _ in 0..1_000 {
         let _ = a.progress();
     }
 }
 
-/// Makes two contexts like those of two processes whose kernel copies between them.
 fn two_contexts() -> (&'static World, [Context; 2]) {
     let world = World::new(1, over_wire());
     (world, [over_three(world), over_three(world)])
@@ -318,7 +313,6 @@ cases! {
         }
     }
 
-    /// The helper's part of the transfer is also memory of the application.
     fn a_worker_is_not_idle_while_a_helper_copies() {
         while_the_helper_stands_still(|Standing { a, .. }| {
             some_progress(a);
@@ -327,7 +321,6 @@ cases! {
         });
     }
 
-    /// The helper will report in the slot of the transfer even after the transfer has ended, and still reads the memory.
     fn transfer_that_ended_early_leaves_slot_and_memory_to_helper() {
         const PATIENCE: Duration = Duration::from_secs(60);
         while_the_helper_stands_still(|standing| {
@@ -355,8 +348,6 @@ cases! {
         });
     }
 
-    /// The connection is gone, but only the kernel knows whether the process has ended. If no lane can ask the kernel, the end of
-    /// the connection decides.
     fn disconnected_helper_keeps_slot_until_its_process_is_gone() {
         for says in [Status::PeerFailed, Status::Declined, Status::Unreachable] {
             while_the_helper_stands_still(|standing| {
@@ -468,8 +459,6 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// A number is reused after 65 535 requests. At most 65 535 requests can be unread, if requests that were never sent use no
-    /// number.
     fn unreachable_helper_uses_up_no_request_number() {
         let world = World::new(1, over_wire());
         let (at_a, at_b) = (over_three(world), over_three(world));
@@ -506,8 +495,6 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// One call copies a bounded number of pieces and the next call continues, regardless of the number of transfers that need
-    /// help.
     fn progress_call_copies_bounded_part_of_help_requests() {
         // The maximum number of pieces in progress, times the maximum number of chunks in a piece.
         const BOUND: u64 = 8 * 16;

@@ -14,7 +14,7 @@ fn lanes() -> Vec<Lane> {
 }
 
 cases! {
-    /// A longer put is not copied inline, and its memory has to stay valid.
+    /// A longer put is not copied within the call, so its memory has to stay valid.
     fn bytes_of_a_short_put_are_the_callers_again_when_the_call_returns() {
         let stage = Stage::new(lanes());
         let (target, key) = stage.target(vec![0; 64]);
@@ -87,7 +87,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// As for every other operation, the post above the bound returns `Again`.
     fn an_endpoint_has_no_more_of_them_open_than_it_may() {
         let stage = Stage::with(lanes(), &[("TIELINE_QUEUE_BYTES", "16k")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -104,8 +103,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A short put that the module refuses waits in the queue, keeps its order after a fence, and fails with the same errors as any
-    /// other put.
     fn short_put_that_cannot_be_inline_behaves_as_long_one() {
         let stage = Stage::new(lanes());
         let (target, key) = stage.target(vec![0; 64]);
@@ -144,7 +141,6 @@ cases! {
         assert_eq!(stage.a.pending(), 0);
     }
 
-    /// The memory belonged to the caller all the time: the core keeps no memory, and ignores a late completion by the provider.
     fn open_short_puts_can_be_abandoned_and_late_completion_is_ignored() {
         let stage = Stage::new(lanes());
         let (_target, key) = stage.target(vec![0; 64]);
@@ -165,7 +161,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The request was dropped: the next flush reports the failure, as for any other operation.
     fn failure_of_unasked_short_put_is_reported_by_next_flush() {
         let stage = Stage::new(lanes());
         let (_target, key) = stage.target(vec![0; 64]);

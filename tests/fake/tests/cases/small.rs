@@ -1,5 +1,5 @@
-//! Small puts and gets to a target that has promised to poll often. The core emulates them by messages if messages are faster than
-//! the module that reaches the target's memory. Without that promise the core never does so.
+//! Small puts and gets to a target that has promised to poll often. The core emulates them by messages up to the length for which
+//! it estimates that messages are faster than the target's memory lane.
 
 use crate::cases;
 use crate::notify::with_minor;
@@ -12,14 +12,12 @@ use tieline_plugin_api::abi::EndpointLimits;
 use tieline_plugin_api::caps::PASSIVE_TARGET;
 
 const PROMISE: (&str, &str) = ("TIELINE_POLLS_OFTEN", "on");
-/// A stated cost of the lane for which messages are faster up to `UP_TO` bytes.
+/// A stated cost of the memory lane, with which messages are faster up to `UP_TO` bytes.
 const SLOW_NS: f64 = 550.0;
 const UP_TO: usize = 64;
 const BY_BOTH: &str = "fake:rma/rma, up to 64 bytes emulated over fake:am/am";
-/// The maximum number of unanswered small operations.
 const FEW: usize = 16;
 
-/// Makes a slow lane to memory that completes inline.
 fn slow() -> Lane {
     Lane { slow_ns: SLOW_NS, ..Lane::memory("rma").synchronous() }
 }
@@ -29,7 +27,6 @@ fn promised() -> Stage {
     with(slow())
 }
 
-/// Makes a stage like [`promised`], with this lane to memory.
 fn with(memory: Lane) -> Stage {
     Stage::with_each(vec![Lane::messages("am"), memory], &[], &[PROMISE])
 }
@@ -45,7 +42,6 @@ fn is_pending(posted: &Result<Outcome, PostError>) -> bool {
     matches!(posted, Ok(Outcome::Pending(_)))
 }
 
-/// Makes message lanes return `Again`.
 fn no_room(stage: &Stage) {
     for slot in [Slot::Short, Slot::Packed] {
         stage.world.rule(Rule::every(slot, Act::Refuse(Status::Again)).on("am"));
@@ -70,7 +66,6 @@ fn lens(stage: &Stage, slot: Slot) -> Vec<usize> {
     stage.world.calls(slot).iter().map(|call| call.len).collect()
 }
 
-/// Returns the number of messages sent by all workers.
 fn messages(stage: &Stage) -> usize {
     stage.world.calls(Slot::Short).len() + stage.world.calls(Slot::Packed).len()
 }
@@ -107,7 +102,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A module that completes later has many operations in flight together, so the latency of a single operation does not decide.
     fn a_module_that_ends_later_keeps_what_is_small() {
         let stage = with(Lane { slow_ns: 1e9, ..Lane::memory("rma").late(3) });
         let (target, key) = stage.target(vec![0; 64]);
@@ -233,7 +227,6 @@ cases! {
         }
     }
 
-    /// The notification is in the message with the bytes, unless an earlier operation takes another route.
     fn small_notifying_put_is_one_message_and_waits_for_other_routes() {
         let lanes = vec![Lane::messages("am"), Lane { priority: 9, ..slow() }, Lane::memory("late")];
         let stage = Stage::with_each(lanes, &[], &[PROMISE]);
@@ -262,7 +255,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Earlier operations that completed inline cause no wait.
     fn small_notifying_puts_wait_for_no_answers() {
         const MANY: usize = 40;
         let stage = promised();
@@ -286,7 +278,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The target breaks its promise to poll: operations that need no answer do not wait for one.
     fn pausing_target_delays_few_small_operations_only() {
         let stage = promised();
         let (target, key) = stage.target(vec![0; 200]);
@@ -371,7 +362,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The lane is opened only once, and message lanes can be selected later.
     fn unopenable_message_lane_leaves_small_operations_to_module() {
         let lanes = vec![Lane { priority: 9, ..Lane::messages("am") }, Lane::messages("wire"), slow()];
         let stage = Stage::with_each(lanes, &[], &[PROMISE]);
@@ -409,7 +399,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The costs were compared with another message lane.
     fn a_message_lane_that_takes_anothers_place_carries_nothing_small() {
         let lanes = vec![Lane { priority: 9, ..Lane::messages("am") }, Lane::messages("wire"), slow()];
         let stage = Stage::with_each(lanes, &[], &[PROMISE]);
@@ -484,7 +473,6 @@ cases! {
         }
     }
 
-    /// Mapped memory, and a module whose stated costs are equally low, is accessed without messages.
     fn a_module_that_is_quick_does_what_is_small_too() {
         let quick = vec![Lane::messages("am"), Lane::memory("rma").synchronous()];
         let stage = Stage::with(quick, &[PROMISE]);
@@ -493,7 +481,6 @@ cases! {
         assert!(stage.ab.put_bytes(&[1; 8], &key, 0).unwrap().is_done());
     }
 
-    /// The core uses the module for small operations again if there is no message lane whose costs were compared.
     fn a_lane_that_ends_leaves_what_is_small_to_messages_and_to_the_next_lane() {
         let memory = |name, priority| Lane { priority, name, module: name, ..slow() };
         let lanes = vec![Lane::messages("am"), memory("a", 9), Lane { slow_ns: 0.0, ..memory("b", 1) }];
@@ -510,7 +497,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A lane that delivers bytes only when the target polls is compared with messages by cost, like any other lane.
     fn a_lane_that_needs_the_targets_progress_itself_is_compared_like_others() {
         let stage = with(Lane { caps: slow().caps & !PASSIVE_TARGET, ..slow() });
         let (target, key) = stage.target(vec![0; 64]);

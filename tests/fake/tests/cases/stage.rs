@@ -9,15 +9,13 @@ use tieline::{
 };
 use tieline_fake::{Lane, World};
 
-/// The number of polls after which an event counts as never happening; every due event happens within some tens of polls.
+/// The number of polls after which an event counts as never happening.
 const NEVER: usize = 5_000;
 
-/// Opens a context whose network is `world`.
 pub(crate) fn context(world: &'static World, settings: &[(&str, &str)]) -> Context {
     try_context(world, settings).expect("a context over the fake")
 }
 
-/// Opens a context as [`context`] does, or returns the error.
 pub(crate) fn try_context(
     world: &'static World,
     settings: &[(&str, &str)],
@@ -35,7 +33,6 @@ pub(crate) fn try_context(
 /// Wire-up datagrams, each with the name of the worker to which it is addressed.
 type Mail = Rc<RefCell<VecDeque<(u8, Vec<u8>)>>>;
 
-/// Carries the datagrams of a worker for the application.
 fn carry(worker: &Worker, name: u8, mail: &Mail) -> Result<(), Error> {
     let post = mail.clone();
     worker.set_out_of_band(&[name], move |to, datagram| {
@@ -67,7 +64,6 @@ impl Stage {
         Stage::with_each(lanes, settings, settings)
     }
 
-    /// Makes a stage with separate settings for `a` and for `b`.
     pub(crate) fn with_each(
         lanes: Vec<Lane>,
         of_a: &[(&str, &str)],
@@ -95,12 +91,10 @@ impl Stage {
         stage
     }
 
-    /// Makes the application carry the datagrams of `a` from this call on.
     pub(crate) fn carry_for_a(&self) -> Result<(), Error> {
         carry(&self.a, 0, &self.mail)
     }
 
-    /// Makes one progress call of each worker.
     pub(crate) fn turn(&self) -> usize {
         let datagram = self.mail.borrow_mut().pop_front();
         if let Some((to, datagram)) = datagram {
@@ -109,14 +103,14 @@ impl Stage {
         self.a.progress() + self.b.progress()
     }
 
-    /// Makes progress on both workers until every due event has happened.
+    /// Makes 200 progress calls on each worker.
     pub(crate) fn settle(&self) {
         for _ in 0..200 {
             let _ = self.turn();
         }
     }
 
-    /// Makes progress on both workers until `done` returns true. Returns whether it did.
+    /// Makes progress on both workers until `done` returns true, or for [`NEVER`] turns. Returns the last result of `done`.
     #[must_use]
     pub(crate) fn until(&self, done: impl Fn() -> bool) -> bool {
         for _ in 0..NEVER {
@@ -128,7 +122,6 @@ impl Stage {
         done()
     }
 
-    /// Waits for the result of an operation of `a`.
     #[track_caller]
     pub(crate) fn finish(&self, outcome: Outcome) -> Result<u64, CompletionError> {
         let request = match outcome {
@@ -138,7 +131,6 @@ impl Stage {
         self.end_of(&request).expect("an operation that ends")
     }
 
-    /// Waits for the result of a post that may fail or complete inline.
     #[track_caller]
     pub(crate) fn ended(&self, posted: Result<Outcome, PostError>) -> Result<u64, Error> {
         Ok(self.finish(posted?)?)
@@ -161,18 +153,15 @@ impl Stage {
         (region, key)
     }
 
-    /// Makes a region of `a`.
     pub(crate) fn local(&self, bytes: Vec<u8>) -> Region {
         self.at_a.register(bytes).unwrap()
     }
 
-    /// Asserts that the core kept the rules of the binary interface.
     #[track_caller]
     pub(crate) fn assert_no_faults(&self) {
         assert_eq!(self.world.faults(), Vec::<String>::new());
     }
 
-    /// Records the headers of the messages with this id that arrive at `b`.
     pub(crate) fn log_at_b(&self, id: u16) -> Rc<RefCell<Vec<u64>>> {
         let log: Rc<RefCell<Vec<u64>>> = Rc::default();
         let seen = log.clone();
@@ -190,7 +179,7 @@ pub(crate) fn pending(outcome: Result<Outcome, PostError>) -> Request {
     }
 }
 
-/// Posts until a post returns `Again`. Returns the number of accepted posts, which must be below `most`.
+/// Posts until a post returns `Again`. Returns the number of accepted posts, or `None` if `most` posts were accepted.
 pub(crate) fn posts_until_again(
     most: usize,
     mut post: impl FnMut() -> Result<Outcome, PostError>,

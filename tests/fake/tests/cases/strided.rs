@@ -39,7 +39,6 @@ fn shapes() -> impl Strategy<Value = (Blocks, Blocks)> {
     (1..=360usize).prop_flat_map(move |len| (blocks(len), blocks(len)))
 }
 
-/// Returns the offset of each byte of these blocks.
 fn places(blocks: Blocks) -> impl Iterator<Item = usize> {
     (0..blocks.count).flat_map(move |number| {
         let begin = blocks.offset as usize + number * blocks.stride;
@@ -47,7 +46,6 @@ fn places(blocks: Blocks) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Returns the result of a copy that is made byte by byte.
 fn copied(from: &[u8], at: Blocks, mut to: Vec<u8>, there: Blocks) -> Vec<u8> {
     for (from_at, to_at) in places(at).zip(places(there)) {
         to[to_at] = from[from_at];

@@ -1,4 +1,4 @@
-//! Tests of atomics over a device that only swaps whole 64-bit words: all other atomics are composed of swaps.
+//! Tests of atomics over a device that only swaps 64-bit words.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -6,7 +6,6 @@ use tieline::{Access, AtomicOp, Status, Width};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::{atomic_op, caps};
 
-/// Makes a stage with a device whose atomics complete inline or later.
 fn stage(at_once: bool) -> Stage {
     let swap = 1 << atomic_op::COMPARE_SWAP;
     let device = Lane { atomics: [0, swap, 0, swap], ..Lane::memory("device") };
@@ -22,7 +21,6 @@ fn bytes() -> Vec<u8> {
     WORDS.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// Returns the new value of a word after the operation.
 fn after(op: AtomicOp, width: Width, old: u64, n: u64) -> u64 {
     let n = if width == Width::Bits32 { u64::from(n as u32) } else { n };
     let new = match op {
@@ -47,7 +45,6 @@ const OPS: [AtomicOp; 7] = [
     AtomicOp::Max,
 ];
 
-/// Returns the word of this width at an offset.
 fn word(bytes: &[u8], at: usize, width: Width) -> u64 {
     match width {
         Width::Bits32 => u64::from(u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap())),
@@ -126,8 +123,6 @@ cases! {
         assert_eq!(stage.a.pending(), 0, "nothing is left of it");
     }
 
-    /// If the module does not promise coherence, its atomics are not coherent with those of the owner and its neighbours, which use
-    /// the processor.
     fn masks_of_a_module_that_promises_no_atomics_are_not_used() {
         let lane = Lane::memory("rma");
         let lane = Lane { caps: lane.caps & !caps::ATOMICS, ..lane };

@@ -1,4 +1,4 @@
-//! Tests of a worker that connects to itself: a new endpoint reuses an idle connection.
+//! Tests of a worker that connects to itself: a new endpoint may reuse an idle connection.
 
 use crate::cases;
 use crate::stage::Stage;
@@ -18,7 +18,6 @@ fn to_itself(stage: &Stage) -> Endpoint {
     stage.a.connect(&stage.a.address().unwrap()).unwrap()
 }
 
-/// Records the headers of the messages that arrive at `a`.
 fn log_at_a(stage: &Stage) -> Rc<RefCell<Vec<u64>>> {
     let log: Rc<RefCell<Vec<u64>>> = Rc::default();
     let seen = log.clone();
@@ -52,7 +51,6 @@ cases! {
         }
     }
 
-    /// The provider fails connections that are in use together with idle ones.
     fn connections_that_are_used_and_not_may_die_together() {
         let stage = over_circuits();
         let (log, at) = (log_at_a(&stage), stage.world.interface(0, "all"));

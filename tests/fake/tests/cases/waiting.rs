@@ -1,4 +1,4 @@
-//! Tests of messages in an endpoint's queue: each leaves the queue once, and its completion is reported in the requested form.
+//! Tests of messages in an endpoint's queue: how they leave the queue, and how their completion is reported.
 
 use crate::cases;
 use crate::stage::{Stage, pending, posts_until_again};
@@ -18,12 +18,10 @@ fn stage() -> Stage {
     stage
 }
 
-/// Makes a rule for the messages that cases send from `a`.
 fn rule_for_sends(stage: &Stage, act: Act) -> Rule {
     Rule::every(Slot::Short, act).at(stage.world.interface(0, "all")).id(5)
 }
 
-/// Returns the number of messages that the queue can hold.
 fn room(stage: &Stage) -> usize {
     stage.world.rule(rule_for_sends(stage, FULL));
     let (taken, requests) = posts_until_again(MANY, || stage.ab.send(5, 0, b""));
@@ -114,8 +112,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The message fails alone, and later messages are sent. A later flush reports the failure if the message's request was
-    /// dropped, tracked or counted.
     fn queued_message_refused_by_lane_fails_alone_and_is_reported_once() {
         for skip in 0..20 {
             let stage = stage();
@@ -224,7 +220,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The handler belongs to the same worker: a dropped endpoint first sends its queue, and a closed endpoint ends its queue.
     fn endpoint_removed_in_handler_sends_or_ends_its_queue() {
         for closes in [false, true] {
             let stage = stage();
@@ -265,7 +260,6 @@ cases! {
         }
     }
 
-    /// The messages are queued among puts in flight, some of which have completed locally: a flush waits for all operations.
     fn flush_waits_for_queued_messages_and_puts_in_any_order() {
         for first in ["message", "put"] {
             let stage = stage();

@@ -11,7 +11,6 @@ use tieline_fake::{Act, Lane, Rule, Slot, World};
 const REPLY: u32 = 0xf004;
 
 cases! {
-    /// The requester is answered although the answer was queued on an endpoint that has failed.
     fn answer_queued_on_failed_endpoint_takes_another_route() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let at = stage.world.interface(0, "am");
@@ -28,7 +27,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The refusal of the answer makes the endpoint fail, and another route carries the answer.
     fn permanently_refused_answer_takes_another_route() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let at = stage.world.interface(0, "am");
@@ -83,7 +81,6 @@ cases! {
         assert_eq!(stage.a.pending(), 0);
     }
 
-    /// The flush asks once about operations that completed locally at the thread. The next flush is inline.
     fn flush_waits_for_service_thread_and_next_one_is_inline() {
         let stage = with_threads();
         let (target, key) = stage.target(vec![0; 8]);
@@ -100,7 +97,6 @@ cases! {
         assert!(matches!(stage.ab.flush(), Ok(Outcome::Done(0))));
     }
 
-    /// A module may report events that do not belong to the tested operation.
     fn the_self_test_takes_no_completion_for_its_own_but_its_own() {
         thread_local! {
             static TRIED: Cell<Option<&'static World>> = const { Cell::new(None) };

@@ -63,7 +63,6 @@ cases! {
         wakes.join().unwrap();
     }
 
-    /// If every poll reported the failure, a waiting worker would never sleep again.
     fn a_module_that_fails_at_every_poll_is_news_once() {
         for status in [Status::Io, Status::ProviderFailed] {
             let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").on_other_provider()]);
@@ -97,7 +96,6 @@ cases! {
         assert_eq!(target.to_vec(0..8).unwrap(), [1; 8], "it flushed nothing");
     }
 
-    /// One flush covers all endpoints.
     fn a_workers_flush_waits_for_all_endpoints() {
         let stage = Stage::new(vec![Lane::whole("all").late(5)]);
         let third = crate::stage::context(stage.world, &[]);
@@ -114,7 +112,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// If the worker flushed one endpoint after the other, each flush would wait for all earlier flushes.
     fn a_workers_flush_asks_all_endpoints_before_it_waits_for_one() {
         const ENOUGH: u32 = 1000;
         thread_local! {
@@ -154,7 +151,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The rules for calls from handlers do not depend on the speed of the lane.
     fn rules_for_waiting_in_handlers_do_not_depend_on_provider() {
         let results = |lane: Lane| {
             let stage = Stage::new(vec![lane]);
@@ -182,7 +178,6 @@ cases! {
         assert_eq!(quick, slow);
     }
 
-    /// The handler's message refers to the payload, regardless of the kept copy.
     fn lent_payload_is_released_once_after_handler_and_kept_copy() {
         let stage = Stage::new(vec![Lane { lends: true, ..Lane::messages("am") }]);
         let read: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
@@ -217,7 +212,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Short payloads are stored inside the kept object, longer payloads outside; both remain valid when the object moves.
     fn kept_payload_has_its_bytes_at_any_length_and_place() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();
@@ -239,7 +233,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The leave is reported once, when the last connection of the peer is closed, and after all of its messages.
     fn orderly_leave_of_peer_is_reported_without_error() {
         let stage = Stage::new(vec![Lane::whole("all").late(3)]);
         let second = stage.a.connect(&stage.b.address().unwrap()).unwrap();
@@ -321,7 +314,6 @@ cases! {
         }
     }
 
-    /// The test covers lanes that observe processes, and network lanes.
     fn death_of_silent_peer_is_reported() {
         for local in [0, caps::LOCAL_ONLY] {
             let whole = Lane::whole("all");
@@ -343,8 +335,6 @@ cases! {
         }
     }
 
-    /// A third party's report about a process on this host is forwarded when this worker has observed the end, or has no endpoint
-    /// left that observes the process.
     fn peer_is_reported_gone_after_its_last_observing_endpoint() {
         for end in [None, Some(Status::PeerFailed), Some(Status::Closed)] {
             let whole = Lane::whole("all");
@@ -421,7 +411,6 @@ cases! {
         assert_eq!(*told.borrow(), ["failed"]);
     }
 
-    /// A connection request that the lane refuses with `Again` is retried, and the operations that wait for it stay in order.
     fn a_connection_without_room_is_made_later() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let log = stage.log_at_b(5);
@@ -506,7 +495,6 @@ cases! {
         assert_eq!(*log.borrow(), [42]);
     }
 
-    /// Each endpoint fails by its own connection, which the kernel closes. The application is notified once per worker.
     fn a_process_that_died_ends_every_endpoint_that_leads_to_it() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let second = stage.at_b.worker().unwrap();
@@ -538,7 +526,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The cause may be the end of one worker, or a peer that claims to be another one: neither ends the other endpoints.
     fn connection_with_dead_other_end_fails_alone() {
         let stage = Stage::new(vec![Lane::whole("all").synchronous()]);
         let (target, key) = stage.target(vec![0; 8]);
@@ -564,7 +551,6 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The handler that reports the failure panics: the connection has ended nevertheless.
     fn failed_peer_is_gone_although_its_handler_panics() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let left = Rc::new(RefCell::new(0));

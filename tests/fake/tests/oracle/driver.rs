@@ -29,13 +29,10 @@ use tieline_fake::{Act, Rule, Slot, World};
 use told::Told;
 use workers::Unheard;
 
-/// The providers over which a program runs.
 pub(crate) struct Providers {
-    /// The settings of the contexts.
     pub(crate) settings: Vec<(&'static str, String)>,
     /// The world of the fake provider, if it is among them.
     pub(crate) world: Option<&'static World>,
-    /// Whether the target's memory comes from `Context::alloc`.
     pub(crate) alloc: bool,
 }
 
@@ -51,7 +48,8 @@ thread_local! {
     static WAITING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes progress on all workers. The fake provider calls this function in each poll, because one worker may wait for the others.
+/// Makes progress on all workers while a call of the program waits, because one worker may wait for the others. The fake provider
+/// calls this function in each poll.
 pub(crate) fn meanwhile() {
     if !WAITING.replace(false) {
         return;
@@ -69,20 +67,13 @@ fn progress(worker: &Worker) -> usize {
     catch_unwind(AssertUnwindSafe(|| worker.progress())).unwrap_or(1)
 }
 
-/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     Memory(usize),
     Message(u64),
-    /// A rendezvous message.
     Long(u64),
-    Flush {
-        end: usize,
-        posted: u64,
-    },
-    FlushMessages {
-        sent: usize,
-    },
+    Flush { end: usize, posted: u64 },
+    FlushMessages { sent: usize },
 }
 
 struct Open {
@@ -103,26 +94,21 @@ struct End {
     /// The two keys of the target's memory. Every other operation uses the second key, whose operations may take another lane.
     keys: [RemoteKey; 2],
     open: Vec<Open>,
-    /// The accepted messages, with their lengths.
     sent: Vec<(u64, usize)>,
     broken: bool,
 }
 
-/// The observations of the target's handlers.
 #[derive(Default)]
 struct Heard {
-    /// The headers of all messages, in order.
     headers: Vec<u64>,
     trouble: Option<String>,
     /// The words of notifications, each with the contents of the target's memory at that time.
     told: Vec<(u32, Vec<u8>)>,
     /// The accepted answers, by the worker number of the end.
     answered: [Vec<u64>; ENDS],
-    /// The rendezvous messages that are kept.
     kept: Vec<(u64, Rendezvous)>,
     /// The rendezvous messages that were refused, or could not be received and were dropped.
     refused: Vec<u64>,
-    /// The ends whose rendezvous messages are not kept.
     refuses: [bool; ENDS],
 }
 
@@ -134,16 +120,13 @@ struct Run {
     back: Vec<Endpoint>,
     /// The messages of former ends that can still arrive.
     past: Vec<(usize, Vec<(u64, usize)>)>,
-    /// The operations of former ends.
     leaving: Vec<(usize, Open)>,
     /// The ends whose worker was closed and has reported a loss.
     has_lost: [bool; ENDS],
     is_closed: [bool; ENDS],
-    /// The ends whose lanes were broken.
     has_broken: [bool; ENDS],
     unheard: Unheard,
     serial: u64,
-    /// The number of posts that returned `Again`.
     refusals: usize,
     heard: Rc<RefCell<Heard>>,
     answers: Rc<RefCell<[Vec<u64>; ENDS]>>,
@@ -302,7 +285,6 @@ impl Run {
         Ok(End { number, endpoint, keys, open: Vec::new(), sent: Vec::new(), broken: false })
     }
 
-    /// Makes the target connect to the worker of an end.
     fn meet(&mut self, end: usize) -> Result<(), Error> {
         let back = self.b.connect(&self.workers[end].address()?)?;
         if let Outcome::Pending(request) = back.flush_messages()? {
@@ -360,7 +342,6 @@ impl Run {
         }
     }
 
-    /// Records the end of an operation, with its success or failure.
     fn ended(
         &mut self,
         end: usize,
@@ -407,7 +388,6 @@ impl Run {
         }
     }
 
-    /// Records that the first `sent` messages of an end have been handled.
     fn arrived(&mut self, end: usize, sent: usize) -> Result<(), String> {
         let heard = self.heard.borrow();
         let own = self.ends[end].as_ref().expect("an end");
@@ -420,7 +400,6 @@ impl Run {
         }
     }
 
-    /// Tests all pending operations.
     fn ask(&mut self) -> Result<(), String> {
         self.hear()?;
         self.ask_taking()?;
@@ -440,7 +419,6 @@ impl Run {
         self.ask_leaving()
     }
 
-    /// Tests the operations of former ends.
     fn ask_leaving(&mut self) -> Result<(), String> {
         let leaving = std::mem::take(&mut self.leaving);
         for (end, open) in leaving {
@@ -460,7 +438,6 @@ impl Run {
         Ok(())
     }
 
-    /// Compares the observable state with the oracle.
     fn look(&mut self) -> Result<(), String> {
         self.ask()?;
         let memory = self.target.to_vec(0..TARGET).map_err(|e| e.to_string())?;

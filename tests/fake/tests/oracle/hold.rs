@@ -9,7 +9,6 @@ fn number(name: &str, default: u32) -> u32 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-/// Runs programs over the providers that `providers` returns for each program.
 pub(crate) fn hold(wants: Wants, programs: u32, providers: impl Fn(&Program) -> Providers) {
     let programs = if is_whole() { programs } else { programs / 2 };
     let cases = number("TIELINE_ORACLE_PROGRAMS", programs);

@@ -1,9 +1,9 @@
 //! Random programs of puts, gets, atomics, messages, flushes and fences over lanes that refuse, delay, reorder, break and lie.
-//! Every result is compared with an oracle that knows the meaning of each guarantee.
+//! Results are compared with an oracle that defines the guarantees.
 //!
-//! The programs are the same in every run; `cargo xtask test --all` runs twice as many. `TIELINE_ORACLE_PROGRAMS=5000` sets the
-//! number of programs, and `TIELINE_ORACLE_SEED=7` selects other programs. A failure prints the shortest program that still fails.
-//! `over.rs` runs the programs over the providers that the environment names.
+//! By default the programs are the same in every run. `TIELINE_ORACLE_PROGRAMS=5000` sets the number of programs, and
+//! `TIELINE_ORACLE_SEED=7` selects other programs. A failure prints the shortest program that still fails. `over.rs` runs the
+//! programs over the providers that the environment names.
 
 mod driver;
 mod hold;
@@ -49,7 +49,6 @@ fn programs_keep_to_the_promises_over_shared_memory() {
     });
 }
 
-/// Runs programs over a provider of libfabric.
 fn over_libfabric(provider: &str, programs: u32) {
     let folder = match built::libfabric() {
         Ok(folder) => folder.display().to_string(),

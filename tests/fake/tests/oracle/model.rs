@@ -13,7 +13,6 @@
 use crate::program::{CELL, CELLS, FIRST_CELL, WORDS};
 use std::collections::BTreeSet;
 
-/// The effect of an operation at the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A put that fills the first `len` bytes of a cell with the operation's number.
@@ -43,25 +42,21 @@ struct Op {
     refused: bool,
     /// Whether the operation succeeded, so that its notification has to arrive. On a broken end the arrival is uncertain.
     owes: bool,
-    /// Whether the notification has arrived.
     told: bool,
 }
 
 impl Op {
-    /// Checks whether the operation may remain undone, regardless of what later operations imply.
     fn is_unsure(&self) -> bool {
         self.unknown || self.doubtful
     }
 }
 
-/// The oracle of one program.
 #[derive(Default)]
 pub(crate) struct Model {
     ops: Vec<Op>,
     clock: u64,
     epochs: Vec<u64>,
     bits: [u32; WORDS],
-    /// The ends whose single operations may fail.
     doubted: BTreeSet<usize>,
     /// Whether operations without a value have to return 0.
     values: bool,
@@ -72,7 +67,6 @@ impl Model {
         Model { values, ..Model::default() }
     }
 
-    /// Adds an endpoint and returns its number.
     pub(crate) fn open_end(&mut self) -> usize {
         self.epochs.push(0);
         self.epochs.len() - 1
@@ -96,7 +90,6 @@ impl Model {
         self.ops.len()
     }
 
-    /// Records an operation that is about to be posted, and returns its number.
     pub(crate) fn post(&mut self, end: usize, kind: Kind) -> usize {
         let posted = self.now();
         let epoch = self.epochs[end];
@@ -117,12 +110,10 @@ impl Model {
         self.ops.len() - 1
     }
 
-    /// Records that the post was refused.
     pub(crate) fn refuse(&mut self, op: usize) {
         (self.ops[op].refused, self.ops[op].ended) = (true, true);
     }
 
-    /// Records that the operation succeeded.
     pub(crate) fn end(&mut self, op: usize, value: u64) -> Result<(), String> {
         let now = self.now();
         let this = &mut self.ops[op];
@@ -144,7 +135,6 @@ impl Model {
         }
     }
 
-    /// Records that the operation failed, or that its result is ignored.
     pub(crate) fn lose(&mut self, op: usize) {
         let this = &mut self.ops[op];
         if this.complete.is_none() && !this.refused {
@@ -156,7 +146,6 @@ impl Model {
         self.epochs[end] += 1;
     }
 
-    /// Records that a flush of that endpoint, posted at `posted`, has succeeded.
     pub(crate) fn flushed(&mut self, end: usize, posted: u64) {
         let now = self.now();
         for op in self.ops.iter_mut().filter(|op| op.end == end && op.posted < posted) {
@@ -167,7 +156,7 @@ impl Model {
         }
     }
 
-    /// Records that all ended operations of that endpoint have been carried out, including operations that had completed locally.
+    /// Records that the ended operations of that endpoint have been carried out, including operations that had completed locally.
     pub(crate) fn confirm(&mut self, end: usize) {
         let now = self.now();
         let local = |op: &&mut Op| op.end == end && op.ended && op.complete.is_none();
@@ -183,19 +172,16 @@ impl Model {
         }
     }
 
-    /// Allows single operations of an end to fail from this call on.
     pub(crate) fn doubt_end(&mut self, end: usize) {
         let _ = self.doubted.insert(end);
         let open = |op: &&mut Op| op.end == end && op.complete.is_none();
         self.ops.iter_mut().filter(open).for_each(|op| op.doubtful = true);
     }
 
-    /// Allows no operation to fail from this call on.
     pub(crate) fn calm(&mut self) {
         self.doubted.clear();
     }
 
-    /// Records that the operation may end as cancelled.
     pub(crate) fn doubt(&mut self, op: usize) {
         self.ops[op].doubtful = true;
     }
@@ -217,7 +203,6 @@ impl Model {
         self.ops.iter_mut().filter(|op| Some(op.end) != stands).for_each(|op| op.owes = false);
     }
 
-    /// Records that the notifications of this end may be lost.
     pub(crate) fn silence(&mut self, end: usize) {
         self.ops.iter_mut().filter(|op| op.end == end).for_each(|op| op.owes = false);
     }
@@ -242,7 +227,6 @@ impl Model {
         self.look(memory).map_err(|why| format!("when operation {op} was told: {why}"))
     }
 
-    /// Returns an operation whose notification did not arrive.
     pub(crate) fn untold(&self) -> Option<usize> {
         self.ops.iter().position(|op| op.owes && !op.told && !op.is_unsure())
     }
@@ -342,7 +326,6 @@ impl Model {
         Ok(())
     }
 
-    /// Checks the target's memory.
     pub(crate) fn look(&mut self, memory: &[u8]) -> Result<(), String> {
         let cell = |n: usize| &memory[FIRST_CELL + n * CELL..][..CELL];
         // Each visible put implies that all puts that are ordered before it were carried out.
@@ -397,7 +380,6 @@ impl Model {
     }
 }
 
-/// Returns the offset of a word, and its width.
 pub(crate) fn place_of(word: usize) -> (usize, usize) {
     (16 * word, if word % 2 == 0 { 8 } else { 4 })
 }

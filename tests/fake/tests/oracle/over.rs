@@ -1,5 +1,5 @@
-//! The random programs of the oracle over the providers that the environment names. This is a separate program for hosts without a
-//! compiler, such as those of the lab.
+//! The random programs of the oracle over the providers that the environment names. This is a separate program, which the lab
+//! starts on its hosts.
 //!
 //! ```sh
 //! TIELINE_PROVIDERS=verbs,tcp-connect TIELINE_ORACLE_PROGRAMS=20 oracle

@@ -6,11 +6,9 @@ use tieline_plugin_api::caps;
 
 /// The number of words for atomics, each of which has its own width. The cells for puts and gets follow the words.
 pub(crate) const WORDS: usize = 4;
-/// The number of cells.
 pub(crate) const CELLS: usize = 3;
 /// The number of bytes in a cell; odd, so that cells are not aligned.
 pub(crate) const CELL: usize = 301;
-/// The offset of the first cell.
 pub(crate) const FIRST_CELL: usize = 64;
 /// The number of bytes in the target's memory.
 pub(crate) const TARGET: usize = FIRST_CELL + CELLS * CELL;
@@ -19,7 +17,6 @@ pub(crate) const BETTER: &str = "better";
 /// The number of workers that post; each worker has one endpoint at a time.
 pub(crate) const ENDS: usize = 2;
 
-/// The source of a put, and its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Put {
     Region,
@@ -28,7 +25,6 @@ pub(crate) enum Put {
     Pieces,
 }
 
-/// The call that sends a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Send {
     Plain,
@@ -36,7 +32,6 @@ pub(crate) enum Send {
     Regions,
 }
 
-/// The behaviour of a message handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handler {
     Listens,
@@ -45,7 +40,6 @@ pub(crate) enum Handler {
     Panics,
 }
 
-/// The kind of library message that is forged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lie {
     Put,
@@ -84,7 +78,6 @@ impl Lie {
         Lie::KeyIs,
     ];
 
-    /// Returns the id of the end's messages.
     pub(crate) fn id(self) -> u32 {
         match self {
             Lie::Put => 0xf000,
@@ -106,7 +99,6 @@ impl Lie {
     }
 }
 
-/// One step of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Put {
@@ -173,11 +165,9 @@ pub(crate) enum Step {
     Reconnect {
         end: usize,
     },
-    /// Breaks the end's lanes.
     Break {
         end: usize,
     },
-    /// Cancels one of the end's pending operations.
     Cancel {
         end: usize,
         nth: usize,
@@ -205,7 +195,6 @@ pub(crate) enum Step {
         lie: Lie,
         wrong: usize,
     },
-    /// The target's answers are followed by forged ones.
     Lie {
         end: usize,
         id: u32,
@@ -215,7 +204,6 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// Returns the end that takes the step.
     pub(crate) fn end(self) -> Option<usize> {
         match self {
             Step::Turn { .. } | Step::Take { .. } | Step::Refuse { .. } => None,
@@ -240,7 +228,6 @@ impl Step {
         }
     }
 
-    /// Returns the same memory operation for this end.
     fn of(self, end: usize) -> Step {
         match self {
             Step::Put { how, cell, len, tells, .. } => Step::Put { end, how, cell, len, tells },
@@ -251,7 +238,6 @@ impl Step {
     }
 }
 
-/// The behaviour of a lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manner {
     pub(crate) again: u32,
@@ -261,12 +247,10 @@ pub(crate) struct Manner {
     pub(crate) report: u64,
     pub(crate) batch: usize,
     pub(crate) lends: bool,
-    /// Whether the lane can cancel operations.
     pub(crate) cancels: bool,
     pub(crate) max_iov: u32,
     pub(crate) max_put: usize,
     pub(crate) max_get: usize,
-    /// The length of the longest short put.
     pub(crate) max_short_put: usize,
     pub(crate) max_short: usize,
     pub(crate) max_packed: usize,
@@ -303,7 +287,6 @@ impl Manner {
     }
 }
 
-/// The set of lanes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Shape {
     Whole,
@@ -316,7 +299,6 @@ pub(crate) enum Shape {
     TwoMemories,
 }
 
-/// A program and its network.
 #[derive(Clone)]
 pub(crate) struct Program {
     pub(crate) wants: Wants,
@@ -328,7 +310,6 @@ pub(crate) struct Program {
 }
 
 impl std::fmt::Debug for Program {
-    /// Prints a line for each lane and each step.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Program { seed, shape, queue_bytes, .. } = self;
         writeln!(f, "seed {seed}, {shape:?}, queues of {queue_bytes} bytes")?;
@@ -424,19 +405,14 @@ fn manner() -> impl Strategy<Value = Manner> {
     )
 }
 
-/// The kinds of steps in a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wants {
     /// Whether the program has steps that only the fake provider supports: breaking, lying, waiting for a worker of the same
     /// thread.
     pub(crate) fake: bool,
-    /// Whether handlers may panic.
     pub(crate) panics: bool,
-    /// Whether answers may be forged.
     pub(crate) lies: bool,
-    /// Whether lanes may complete later and have limits.
     pub(crate) limits: bool,
-    /// Whether fences may order operations on several lanes.
     pub(crate) fences: bool,
     /// Whether a worker's flush succeeds although an endpoint broke before.
     pub(crate) spoils: bool,
@@ -445,7 +421,6 @@ pub(crate) struct Wants {
 }
 
 impl Wants {
-    /// The program with all kinds of steps.
     pub(crate) const ALL: Wants = Wants {
         fake: true,
         panics: true,
@@ -543,7 +518,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop_oneof![8 => step().prop_map(|step| vec![step]), 1 => ordered]
 }
 
-/// Generates programs of up to `most` steps or triples of steps.
 pub(crate) fn programs(wants: Wants, most: usize) -> impl Strategy<Value = Program> {
     let shape = prop_oneof![
         Just(Shape::Whole),

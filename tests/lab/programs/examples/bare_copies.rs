@@ -55,7 +55,6 @@ fn main() {
     let _ = child.end();
 }
 
-/// Prints the median time of one get, for each size.
 fn timed(name: &str, get: impl Fn(usize)) {
     for (len, count) in SIZES {
         // Reading the clock takes the time of a short get, so short gets are timed in groups.

@@ -9,9 +9,7 @@ use tieline_lab_programs::knem::{Device, How, Piece, READ, SUCCESS, WRITE};
 use tieline_lab_programs::random::Random;
 use tieline_lab_programs::sys::{self, End, PAGE};
 
-/// The number of regions of each process.
 const REGIONS: usize = 16;
-/// The number of pages in a region.
 const PAGES: usize = 4;
 
 fn main() -> Result<(), String> {
@@ -82,7 +80,6 @@ impl Side {
         }
     }
 
-    /// Returns the address of a region's published words.
     fn told(&self, of: usize, region: usize) -> usize {
         self.words + of * PAGE + region * 24
     }
@@ -114,7 +111,6 @@ impl Side {
         sys::store_word(at, 0);
     }
 
-    /// Copies a region of the other process, or a part of the region.
     fn copy(&mut self) {
         let region = self.random.below(REGIONS);
         let told = self.told(1 - self.me, region);

@@ -13,11 +13,9 @@ use tieline_lab_programs::random::Random;
 use tieline_lab_programs::sys::{self, End, PAGE, Pipe};
 use tieline_lab_programs::xpmem::Device;
 
-/// The number of pages of each process.
 const PAGES: usize = 96;
 /// The number of pages without holes.
 const TOUCHED: usize = 64;
-/// The maximum number of attachments of a process.
 const ATTACHMENTS: usize = 12;
 /// The number of bits that a word has for the turn.
 const TURN_BITS: u32 = 40;
@@ -78,12 +76,10 @@ struct Side {
     wrong: u64,
 }
 
-/// Returns the address at which a process publishes the turn of a page.
 fn announced(words: usize, of: u64, page: usize) -> usize {
     words + of as usize * PAGE + page * 8
 }
 
-/// Returns the address at which a process publishes its segment.
 fn segment(words: usize, of: u64) -> usize {
     announced(words, of, PAGES)
 }
@@ -195,7 +191,6 @@ impl Side {
         let _ = sys::wait(pid);
     }
 
-    /// Reads some words of the other process.
     fn touch(&mut self) {
         if self.attached.is_empty() {
             return;
@@ -242,7 +237,6 @@ impl Side {
         }
     }
 
-    /// Detaches the remaining attachments.
     fn leave(mut self) {
         while !self.attached.is_empty() {
             self.detach();

@@ -114,7 +114,6 @@ struct InlineBounded {
     pad: u32,
 }
 
-/// A status that the module never writes.
 const UNWRITTEN: u32 = 99;
 
 /// The parameters that select the mode of a copy.

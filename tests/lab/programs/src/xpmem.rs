@@ -35,7 +35,7 @@ struct Attach {
     flags: i32,
 }
 
-/// The device, opened once by this process.
+/// An opening of the device by this process.
 #[derive(Clone, Copy)]
 pub struct Device {
     /// The descriptor of the device.

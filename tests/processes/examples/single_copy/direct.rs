@@ -80,7 +80,6 @@ fn lives_on_without_its_owner(what: &str) {
     accessor.end();
 }
 
-/// An access through a pointer is not checked.
 fn dies_by_a_pointer_to_an_owner_that_is_gone() {
     let (mut accessor, mut owner) = attached();
     let _ = accessor.must("point there gone.memory");

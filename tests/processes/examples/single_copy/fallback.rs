@@ -19,7 +19,6 @@ pub(crate) const TESTS: &[Test] = named![
 
 const LEN: usize = 100_000;
 const MESSAGES: &str = "emulated over shm/ring";
-/// The settings for these cases, best provider first.
 const ALL: &str = "TIELINE_PROVIDERS=shm,shm-cma,shm-xpmem,shm-knem";
 const NO_CMA: &str = "TIELINE_PROVIDERS=shm,shm-xpmem,shm-knem";
 
@@ -80,7 +79,6 @@ fn goes_by(from: &mut Node, to: &mut Node, path: &str, records: &[(&str, &str)])
     }
 }
 
-/// Checks that the process itself reports the reason in exactly one record.
 fn goes_without(node: &mut Node, why: &str) {
     let report = node.must("context-report");
     // The log lines of the provider follow the records.

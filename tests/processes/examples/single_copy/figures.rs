@@ -13,7 +13,6 @@ const WINDOW: usize = 2 << 20;
 /// A setting that keeps one attachment, so that each access to another window finds the window cold.
 const NOTHING_KEPT: &str = "TIELINE_SHM_XPMEM_ATTACHMENTS=1";
 
-/// Measures all providers, and prints the figures.
 pub(crate) fn print() -> ExitCode {
     gets("xpmem direct, warm", &DIRECT, "");
     gets("xpmem direct, cold", &DIRECT, NOTHING_KEPT);

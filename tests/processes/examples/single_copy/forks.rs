@@ -28,7 +28,6 @@ fn a_fork_on_either_side_of_cma_and_knem_leaves_the_parents_at_work() -> Verdict
 
 const LEN: usize = 100_000;
 
-/// Two processes that access each other's memory.
 struct Pair {
     a: Node,
     b: Node,

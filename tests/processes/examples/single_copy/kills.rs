@@ -1,4 +1,4 @@
-//! Tests that kill processes at every step of a single copy, on either side.
+//! Tests that kill a process at the steps of a single copy, on either side.
 
 use crate::provider::{CMA, KNEM, SingleCopy, XPMEM, launch, open};
 use tieline_processes::node::nothing_leaks;
@@ -22,10 +22,10 @@ fn kills_at_every_step_of_copies_by_cma_leave_survivors_at_work() -> Verdict {
     kills(&CMA, 3)
 }
 
-/// The number of rounds, with 11 kills in each. `cargo xtask lab kills --repeat 5` makes 330 kills of each kind.
+/// The number of rounds over the kernel modules, with 11 kills in each. `cargo xtask lab kills --repeat 5` makes 330 kills of each
+/// kind.
 const ROUNDS: usize = 6;
 
-/// The length of every region.
 pub(crate) const LEN: usize = 64 << 10;
 
 /// The step that both processes have reached when one of them is killed.
@@ -37,16 +37,16 @@ pub(crate) enum Step {
     Packed,
     /// The accessor has imported the key, and has copied nothing yet.
     Imported,
-    /// The owner got `Busy` when it tried to close its memory during the copy.
+    /// The accessor has stopped in the middle of a copy.
     Copying,
-    /// The survivors: one process copies from and to memory of the other, and the two exchange messages.
+    /// The accessor has stopped in the middle of a copy, and the owner got `Busy` when it tried to close its memory.
     Closing,
 }
 
 pub(crate) const STEPS: [Step; 5] =
     [Step::Registered, Step::Packed, Step::Imported, Step::Copying, Step::Closing];
 
-/// The survivors: one copies from and to memory of the other, and they exchange messages.
+/// The survivors: one process copies from and to memory of the other, and the two exchange messages.
 pub(crate) struct Survivors<'a> {
     over: &'a SingleCopy,
     pub(crate) accessor: Node,
@@ -67,7 +67,6 @@ impl<'a> Survivors<'a> {
         Survivors { over, accessor, owner, told: 0 }
     }
 
-    /// Lets both survivors end by themselves.
     pub(crate) fn end(self) {
         self.accessor.end();
         self.owner.end();
@@ -77,7 +76,6 @@ impl<'a> Survivors<'a> {
         vec![self.accessor.footprint(), self.owner.footprint()]
     }
 
-    /// Exchanges messages, and checks every copied byte.
     pub(crate) fn go_on(&mut self, seed: usize) {
         let pongs = |node: &mut Node| node.must("pongs").parse::<u64>().expect("a number");
         let before = pongs(&mut self.accessor);
@@ -92,7 +90,6 @@ impl<'a> Survivors<'a> {
         self.owner.nothing_was_wrong();
     }
 
-    /// Kills an owner at the given step.
     pub(crate) fn owner_is_killed(&mut self, mut victim: Node, step: Step, what: &str) {
         let name = victim.peer.name.clone();
         let _ = victim.must(&format!("register memory {LEN}"));
@@ -138,7 +135,6 @@ impl<'a> Survivors<'a> {
         let _ = self.accessor.must(&format!("disconnect {name}"));
     }
 
-    /// Kills an owner at some moment between a registration and its close.
     fn busy_owner_is_killed(&mut self, mut victim: Node, turns: usize) {
         let name = victim.peer.name.clone();
         self.accessor.connect(&mut victim);
@@ -156,7 +152,6 @@ impl<'a> Survivors<'a> {
         names_the_failure(&format!("{} {}", failed.status, failed.text));
     }
 
-    /// Kills an accessor at the given step.
     pub(crate) fn accessor_is_killed(&mut self, mut victim: Node, step: Step, what: &str) {
         let owner = &mut self.owner;
         let _ = owner.must(&format!("register memory {LEN}"));
@@ -203,7 +198,6 @@ pub(crate) fn is_in_use(owner: &mut Node, region: &str) {
     assert!(failed.text.contains("a peer is in the middle of a copy"), "{}", failed.text);
 }
 
-/// Checks that the error names the death of the peer as the cause.
 pub(crate) fn names_the_failure(said: &str) {
     assert!(said.starts_with("PeerFailed ") && said.contains("peer"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! Tests of every kind of memory over the single-copy providers: see `tieline_processes::matrix`.
+//! Tests of the kinds of memory over the single-copy providers: see `tieline_processes::matrix`.
 
 use crate::kills::settings;
 use crate::provider::{DIRECT, KNEM, SingleCopy, VERBS, XPMEM, launch, open};

@@ -42,7 +42,7 @@ fn start(name: &str) -> Node {
     open(launch(name), &format!("{both} {}", COLD.settings))
 }
 
-/// Makes puts to fresh memory until the memory is attached. Returns the number of puts, or `None` if the number exceeds `MOST`.
+/// Makes puts to fresh memory until the memory is attached. Returns the number of puts, or `None` if a bound is exceeded.
 fn tried(costs: &Costs, accessor: &mut Node, owner: &mut Node, len: usize) -> Option<usize> {
     let _ = owner.must(&format!("register memory {len}"));
     let _ = accessor.must(&format!("register here {len}"));

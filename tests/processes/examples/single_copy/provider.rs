@@ -56,7 +56,6 @@ pub(crate) const KNEM: SingleCopy = SingleCopy {
 pub(crate) const VERBS: SingleCopy =
     SingleCopy { name: "verbs", path: "verbs:rxe0/rc", settings: "", module: None };
 
-/// All single-copy providers, in their default order.
 pub(crate) const IN_ORDER: &[&SingleCopy] = &[&CMA, &XPMEM, &KNEM];
 
 /// Returns the reason why some of the providers cannot be tested on this machine.
@@ -65,7 +64,6 @@ pub(crate) fn one_is_missing() -> Option<String> {
 }
 
 impl SingleCopy {
-    /// Returns the reason why the provider cannot be tested on this machine.
     pub(crate) fn is_missing(&self) -> Option<String> {
         let _ = self.module.as_ref()?;
         let device = self.device();
@@ -73,7 +71,6 @@ impl SingleCopy {
         gone.then(|| format!("there is no {device}: the lab has it"))
     }
 
-    /// Returns the path of the provider's device.
     pub(crate) fn device(&self) -> String {
         format!("/dev/{}", self.kernel_module())
     }
@@ -117,7 +114,6 @@ impl SingleCopy {
     }
 }
 
-/// Returns the launch of a process that finds all providers of this build.
 pub(crate) fn launch(name: &str) -> Launch {
     Launch::new(name, "node").env("TIELINE_PROVIDER_PATH", folder().display())
 }
@@ -137,12 +133,10 @@ fn folder() -> PathBuf {
 // ---- Actions of an administrator ----
 
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
-/// Sets the permission to access other processes' memory.
 pub(crate) fn yama(scope: u32) {
     std::fs::write(YAMA, scope.to_string()).unwrap_or_else(|e| panic!("{YAMA}: {e}"));
 }
 
-/// Sets the additional duration of each fault on memory that xpmem has attached.
 pub(crate) fn make_faults_longer(microseconds: u32) {
     let file = "/sys/module/xpmem/parameters/fault_us";
     std::fs::write(file, microseconds.to_string()).unwrap_or_else(|e| panic!("{file}: {e}"));
@@ -170,7 +164,6 @@ impl Taken {
         Taken { device, unreadable }
     }
 
-    /// Returns the error text of opening the device.
     pub(crate) fn why(&self) -> String {
         let device = &self.device;
         match self.unreadable {

@@ -1,4 +1,4 @@
-//! A peer that claims another peer's domain for its memory.
+//! A peer that presents its own memory as that of another worker.
 
 use super::wire::{Target, record};
 use crate::forge;
@@ -12,10 +12,10 @@ const PAGE: usize = 4096;
 /// The number of entries in the table of keys. An entry has four words (number, length, rights, zero).
 const ENTRIES: usize = 16 << 10;
 const ENTRY: usize = 32;
-/// Standard input, from which the process reads orders.
 const ORDERS: i32 = 0;
 
-/// A socket whose name is in a copy of the owner's address, and memory that replaces the owner's memory.
+/// An impostor: a copy of the owner's address that names the impostor's socket, and the memory and key table that it presents as
+/// the owner's.
 pub(super) struct Impostor {
     /// A copy of the owner's address with another socket and another worker's number.
     pub(super) address: Vec<u8>,
@@ -30,8 +30,7 @@ pub(super) struct Impostor {
 impl Impostor {
     /// Impersonates the worker with this address, for the worker's memory with this key.
     ///
-    /// # Errors
-    /// Returns the system's error.
+    /// # Errors Returns the system's error.
     ///
     /// # Panics
     /// Panics if the key has no part of shm, or if the worker's socket has no directory.
@@ -60,7 +59,7 @@ impl Impostor {
         Ok(Impostor { address: forged, listener, socket, connections: Vec::new(), memory, table })
     }
 
-    /// Accepts all connections and answers requests for memory, until `enough` returns true. Returns the number of requests.
+    /// Accepts connections and answers requests for memory, until `enough` returns true. Returns the number of requests.
     pub(super) fn serve(&mut self, enough: impl Fn() -> bool) -> usize {
         let mut asked = 0;
         while !enough() {

@@ -49,7 +49,7 @@ impl Hostile {
     fn obey(&mut self, words: &[&str], parent: &Parent) -> io::Result<String> {
         Ok(match words {
             ["become", user] => sys::become_user(number(user) as u32).to_string(),
-            // `aim` directs all following orders at this worker. Returns whether the worker's socket has an abstract name.
+            // `aim` selects the worker for the following orders. Returns whether the worker's socket has an abstract name.
             ["aim", address] => {
                 let target = Target::of(&unhex(address));
                 let named = if target.is_abstract() { "abstract" } else { "in a directory" };
@@ -91,7 +91,7 @@ impl Hostile {
                 self.strangers.clear();
                 String::new()
             }
-            // `switch` moves every channel into its fast box.
+            // `switch` moves channels into their fast boxes. Returns the number of channels that moved.
             ["switch"] => {
                 let moved =
                     self.channels.iter_mut().filter_map(|c| c.switch().then_some(())).count();
@@ -120,15 +120,15 @@ impl Hostile {
                 }
                 self.strangers.len().to_string()
             }
-            // `closed` waits until all sockets are closed in this process. Descriptors that were not received are then closed by
-            // the victim.
+            // `closed` waits until the sockets of `linger` are closed in this process. The victim then closes the last copies that
+            // it has received.
             ["closed"] => {
                 for thread in self.closing.drain(..) {
                     thread.join().expect("closing does not panic");
                 }
                 String::new()
             }
-            // `odd` sends greetings with descriptors that are not memory, and with the maximum number of descriptors.
+            // `odd` sends greetings with descriptors that the receiver does not expect, and with the maximum number of descriptors.
             ["odd"] => {
                 for kind in 0..sys::ODD_KINDS {
                     let odd = sys::odd_descriptors(kind)?;

@@ -10,7 +10,6 @@ pub const KEPT: u16 = 7;
 pub const EXITS: u16 = 8;
 
 impl Node {
-    /// Records the worker's reports about peers.
     pub(super) fn watch_peers(&self) -> Result<(), Error> {
         let worker = self.worker();
         let seen = self.seen.clone();
@@ -48,7 +47,7 @@ impl Node {
                 self.worker = None;
             }
             ["leave", "exit"] => std::process::exit(0),
-            // `alone` waits for the failure of the last peer, when no peer is connected.
+            // `alone` returns the failure of the last peer, or `no`.
             ["alone"] => {
                 let failure = self.worker().last_peer_failure();
                 return Ok(failure.map_or("no".into(), |failure| format!("{failure}")));
@@ -67,7 +66,7 @@ impl Node {
                 let time = Duration::from_millis(number(time) as u64);
                 let _ = self.worker().wait_until(|| false, Some(time))?;
             }
-            // Sleeps for so many milliseconds. Returns how often the sleep ended.
+            // `sleeps` sleeps for `time` milliseconds. Returns the number of times that the sleep ended early.
             ["sleeps", time] => {
                 let until = Instant::now() + Duration::from_millis(number(time) as u64);
                 let mut ends = 0;

@@ -8,7 +8,6 @@ use tieline::{Error, Outcome, Region, Rendezvous, Status};
 /// The id of rendezvous messages that are kept when they arrive: the header is the seed of the bytes.
 pub(super) const LONG: u16 = 6;
 
-/// A node's state of rendezvous messages.
 #[derive(Default)]
 pub(super) struct Long {
     /// A message that was sent and may not have ended, with the memory of the message.

@@ -38,7 +38,7 @@ impl Node {
                             continue;
                         }
                         Err(e) => {
-                            // All outstanding messages have also ended, with the same reason.
+                            // The outstanding messages also end: with success, or with the same status.
                             for outcome in pending {
                                 let ended = self.worker().finish(outcome);
                                 assert!(

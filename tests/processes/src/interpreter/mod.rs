@@ -314,7 +314,7 @@ impl Node {
             ["all-to-all", rank, count, addresses @ ..] => {
                 self.all_to_all(number(rank), number(count) as u64, addresses)
             }
-            // `join` joins the job of the environment. Returns the number of ranks, and the number of ranks on the same host.
+            // `join` joins the job of the environment. Returns the rank and the number of ranks, in the job and on this host.
             ["join"] => {
                 let job = Job::from_env()?;
                 let places = [job.rank(), job.size(), job.local_rank(), job.local_size()]
@@ -351,7 +351,7 @@ impl Node {
                 self.passive = true;
                 Ok(String::new())
             }
-            // `compute` makes no calls of the library, but makes system calls, so that the process is not asleep.
+            // `compute` makes one progress call, and then none until `active`.
             ["compute"] => {
                 let _ = self.worker().progress();
                 self.passive = true;

@@ -1,4 +1,4 @@
-//! Orders that detect every loss, duplicate, reordering and changed byte.
+//! Orders that detect loss, duplicates, reordering and changed bytes.
 
 use super::{COUNTED, EXACT, Node, Seen, find, number, pattern, unhex};
 use std::collections::VecDeque;
@@ -13,7 +13,6 @@ const PLACE: usize = 65_536;
 /// The length of a region for `mixed` by peers; the region `here` needs two slots.
 pub const MIXED_REGION: usize = FIRST_PLACE + LENGTHS.len() * PLACE;
 
-/// Checks a message of a peer's exact stream.
 pub(super) fn arrived(seen: &Seen, m: &Message<'_>) {
     let mut next = seen.next_exact.borrow_mut();
     let expected = next.entry(m.peer()).or_insert(1);

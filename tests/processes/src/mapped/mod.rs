@@ -1,4 +1,4 @@
-//! All kinds of memory that an application may register, and a node's orders about this memory.
+//! Kinds of memory that an application may register, and a node's orders about this memory.
 
 mod sys;
 

@@ -1,4 +1,4 @@
-//! Mappings of memory of every kind.
+//! Mappings of memory of each [`Kind`].
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -155,7 +155,6 @@ fn memory_file(len: usize) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Executes `sleep` in place of this process.
 pub(crate) fn exec_sleep() -> io::Error {
     // SAFETY: every string ends with a zero, and the list ends with a null.
     let _ = unsafe {

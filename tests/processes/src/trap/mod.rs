@@ -1,5 +1,5 @@
-//! A trap in this process's memory, which stops every access until it is released. The kernel's accesses also stop, in the middle
-//! of a copy that this process has requested.
+//! A trap in this process's memory, which stops accesses until it is released. The kernel's accesses also stop, in the middle of a
+//! copy that this process has requested.
 
 mod sys;
 

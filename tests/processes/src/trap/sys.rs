@@ -73,7 +73,6 @@ impl Faults {
     }
 }
 
-/// Opens a descriptor of a living process.
 pub(super) fn process(number: u32) -> io::Result<OwnedFd> {
     // SAFETY: the call passes only numbers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, number, 0) };
@@ -84,14 +83,12 @@ pub(super) fn process(number: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Waits for the end of the process.
 pub(super) fn wait_for_end(process: &OwnedFd) {
     let mut one = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: the call gets the address of one record.
     while unsafe { libc::poll(&raw mut one, 1, -1) } != 1 {}
 }
 
-/// Loads a byte.
 pub(super) fn touch(at: usize) {
     // SAFETY: the byte belongs to the test. The load is atomic, since a copy may write the byte at the same time.
     let _ = unsafe { AtomicU8::from_ptr(at as *mut u8) }.load(Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Tests of messages of all lengths, tags and orders.
+//! Tests of messages of many lengths, tags and orders.
 
 use super::{Numbers, bytes};
 use tieline::Error;

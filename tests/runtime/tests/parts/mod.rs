@@ -7,7 +7,6 @@ pub(crate) mod windows;
 use tieline::Error;
 use tieline_runtime::Runtime;
 
-/// One part of a test.
 pub(crate) type Part = fn(&Runtime) -> Result<(), Error>;
 
 /// All parts that leave the job usable, by name.
@@ -22,11 +21,9 @@ pub(crate) const ALL: &[(&str, Part)] = &[
     ("locks", windows::locks),
 ];
 
-/// Pseudo-random numbers from a seed.
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
-    /// Makes a sequence that is the same on every rank.
     pub(crate) fn of(seed: u64) -> Numbers {
         Numbers(seed)
     }

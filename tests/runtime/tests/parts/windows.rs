@@ -1,4 +1,4 @@
-//! Tests of windows: the owner and another rank check every byte of the puts.
+//! Tests of windows: puts, gets, atomics and locks.
 
 use super::bytes;
 use tieline::{AtomicOp, Error};

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use tieline::Error;
 
-/// Measures one thread that copies between two buffers.
 pub(crate) fn memcpy(size: usize, limit: Limit) -> Result<Samples, Error> {
     let source = vec![0x5a_u8; size];
     let mut target = vec![0_u8; size];
@@ -20,7 +19,6 @@ pub(crate) fn memcpy(size: usize, limit: Limit) -> Result<Samples, Error> {
     measure(limit, copy, |_| Ok(()))
 }
 
-/// A word in a separate cache line.
 #[repr(align(128))]
 struct Line(AtomicU64);
 

@@ -19,7 +19,6 @@ pub(super) fn latency(side: &Side<'_>, spec: &Spec, limit: Limit) -> Result<Samp
     measure(limit, ping, |_| Ok(()))
 }
 
-/// Measures a message that the same thread sends and receives.
 pub(super) fn to_itself(side: &Side<'_>, size: usize, limit: Limit) -> Result<Samples, Error> {
     let payload = vec![0; size];
     side.begin(false);

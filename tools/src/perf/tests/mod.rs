@@ -13,14 +13,12 @@ use super::stats::Samples;
 use tieline::explain::Verdict;
 use tieline::{Endpoint, Error, Region, RemoteKey, Status};
 
-/// The parameters of one test.
 pub(crate) struct Asked<'a> {
     pub(crate) spec: Spec,
     pub(crate) limit: Limit,
     /// The number of puts or gets in flight in a stream.
     pub(crate) window: usize,
     pub(crate) peer: &'a Peer,
-    /// The path that was forced.
     pub(crate) path: Option<&'a str>,
 }
 
@@ -32,7 +30,6 @@ pub(crate) struct Measured {
     pub(crate) preempted: u64,
 }
 
-/// Measures one test at one size.
 pub(crate) fn run(side: &Side<'_>, mut asked: Asked<'_>) -> Result<Measured, Error> {
     side.begin(asked.spec.verify);
     let landing = side.region(asked.spec.memory, room(asked.spec.size))?;
@@ -67,7 +64,6 @@ fn message(side: &Side<'_>, spec: &Spec, limit: Limit) -> Result<Samples, Error>
     }
 }
 
-/// Measures messages to a side that already serves with [`serve_messages`].
 pub(crate) fn run_messages(
     side: &Side<'_>,
     spec: &Spec,
@@ -79,7 +75,7 @@ pub(crate) fn run_messages(
     Ok((samples, message_path(side)?))
 }
 
-/// Measures messages of one thread to itself: each time is that of one message, from the call that sends to the end of the handler.
+/// Measures messages of one thread to itself, from the call that sends to the end of the handler.
 pub(crate) fn to_itself(
     size: usize,
     limit: Limit,
@@ -99,7 +95,6 @@ pub(crate) fn to_itself(
     Ok((messages::to_itself(&side, size, limit)?, message_path(&side)?))
 }
 
-/// Serves messages for [`run_messages`].
 pub(crate) fn serve_messages(side: &Side<'_>, spec: &Spec) -> Result<(), Error> {
     match spec.test {
         Test::AmLat => messages::serve_latency(side, spec.size, spec.verify)?,
@@ -127,7 +122,6 @@ fn with_key(
     }
 }
 
-/// Serves one test, on the peer's side.
 pub(crate) fn serve(
     side: &Side<'_>,
     spec: &Spec,
@@ -164,12 +158,10 @@ fn room(size: usize) -> usize {
     size.next_multiple_of(8)
 }
 
-/// Returns the module that carries messages to the peer.
 fn message_path(side: &Side<'_>) -> Result<String, Error> {
     Ok(chosen_for(side.endpoint()?, "message").next().unwrap_or("unknown".into()))
 }
 
-/// Returns the modules that were chosen for a role and this peer.
 fn chosen_for(endpoint: &Endpoint, role: &'static str) -> impl Iterator<Item = String> {
     endpoint.report().into_iter().filter_map(move |record| match &record.verdict {
         Verdict::ChosenFor { roles, .. } if roles.iter().any(|r| r == role) => Some(format!(
@@ -191,7 +183,6 @@ fn key_path(side: &Side<'_>, test: Test, key: &RemoteKey) -> Result<String, Erro
     Ok(format!("emulated over {}", message_path(side)?))
 }
 
-/// Checks that the forced path is the one that is used.
 pub(crate) fn check_path(taken: &str, forced: Option<&str>) -> Result<(), Error> {
     let first = forced.and_then(|path| path.split(',').next());
     let right = match first {
@@ -211,7 +202,6 @@ pub(crate) fn check_path(taken: &str, forced: Option<&str>) -> Result<(), Error>
     ))
 }
 
-/// Makes the error for a wrong payload.
 fn differs(why: String) -> Error {
     Error::new(
         Status::BadData,

@@ -16,7 +16,6 @@ const LARGE: usize = 4096;
 /// programs work in the same manner.
 const SHORT: usize = 256;
 
-/// Returns the completion mode for a put of this size.
 fn completion(size: usize) -> Completion {
     if size <= SHORT { Completion::Local } else { Completion::Remote }
 }
@@ -26,7 +25,6 @@ struct Table<'a> {
     side: &'a Side<'a>,
     endpoint: &'a Endpoint,
     key: &'a RemoteKey,
-    /// The region into which the other side puts.
     landing: &'a Region,
     source: Region,
     payload: Vec<u8>,
@@ -107,7 +105,6 @@ fn mark(number: u64) -> u8 {
     (number % 255) as u8 + 1
 }
 
-/// Measures a ping and its pong by put.
 pub(super) fn put_latency(
     side: &Side<'_>,
     asked: &Asked<'_>,
@@ -139,7 +136,6 @@ pub(super) fn serve_put_latency(
     Ok(())
 }
 
-/// Measures successive puts or gets, of which `window` are in flight.
 fn stream(
     side: &Side<'_>,
     asked: &Asked<'_>,

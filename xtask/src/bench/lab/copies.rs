@@ -38,7 +38,6 @@ const NOTE: &str = "A process gets memory that another one has registered, by Ti
 /// The time limit for one round of all measurements.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Builds the two programs and the providers.
 pub(super) fn build() -> Outcome {
     let packages = [
         "tieline-processes",
@@ -50,7 +49,6 @@ pub(super) fn build() -> Outcome {
     run(build.args(packages.iter().flat_map(|name| ["-p", name])))
 }
 
-/// The title of the group.
 pub(super) const WHAT: &str = "gets within a host";
 
 /// Measures all sizes, in ascending order. Without the kernel modules, the result is empty.

@@ -25,7 +25,6 @@ fn beside(
     Measured { group, series: Vec::new(), note }
 }
 
-/// Returns the groups of times and rates, in ascending order of size.
 pub(super) fn speed() -> Vec<Measured> {
     vec![
         beside(
@@ -116,7 +115,6 @@ pub(super) fn instructions() -> Vec<Kind> {
     ]
 }
 
-/// The instruction counts of one kind of operation.
 pub(super) struct Kind {
     pub(super) turn: Measured,
     pub(super) post: Measured,

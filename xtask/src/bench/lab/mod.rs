@@ -1,9 +1,9 @@
 //! `cargo xtask bench --lab`: compares Tieline with perftest and UCX on the same soft RoCE device, between two hosts of the lab. On
-//! one host, it compares the single-copy providers with loops without Tieline (`copies.rs`). The hosts are emulated, so only the
-//! ratio of two figures of one run is meaningful, never a time.
+//! one host, it compares the single-copy providers with loops without Tieline (`copies.rs`). The hosts are emulated, so the ratio
+//! of two figures of one run is meaningful, and a time is not.
 //!
-//! All rounds of a group are one script, so that the hosts do not change between two measurements. A figure is the program's own
-//! value (its median time, its average bandwidth); the table contains the median of the rounds.
+//! All rounds of a group are one script, so that the hosts do not change between two measurements. A figure of speed is the
+//! program's own value (its median time, its average bandwidth); the table contains the median of the rounds.
 
 mod copies;
 mod groups;
@@ -101,7 +101,6 @@ pub(super) fn measure(quick: bool, only: &str) -> Outcome {
     report::finish(("lab", &title), &line, rounds, &machine, &all)
 }
 
-/// Measures all rounds of a group.
 fn one_group(hosts: &mut Hosts, beside: Measured, rounds: usize) -> Outcome<Measured> {
     let Measured { group, note, .. } = beside;
     heading(group.what);
@@ -130,7 +129,6 @@ fn one_group(hosts: &mut Hosts, beside: Measured, rounds: usize) -> Outcome<Meas
     Ok(Measured { group, series, note })
 }
 
-/// Reads the figure of one measurement.
 fn read(results: &Path, pair: usize, round: usize, of: &Pair) -> Outcome<f64> {
     let text = |end: &str| {
         std::fs::read_to_string(results.join(format!("{pair}-{round}.{end}"))).unwrap_or_default()
@@ -141,7 +139,6 @@ fn read(results: &Path, pair: usize, round: usize, of: &Pair) -> Outcome<f64> {
     })
 }
 
-/// Returns the script of all rounds, in turn.
 fn script(group: &Group<Pair>, there: &[bool], rounds: usize) -> String {
     let part = |offers: bool| {
         let mut text = String::new();

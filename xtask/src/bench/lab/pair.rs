@@ -4,25 +4,21 @@ use crate::bench::groups::Unit;
 use crate::bench::source::{number, ucx_field};
 use crate::sh::Outcome;
 
-/// The program that is measured.
 #[derive(Clone, Copy)]
 pub(super) enum Tool {
-    /// `tieline perf`.
     Tieline,
-    /// A program of perftest.
     Perftest(&'static str),
     Ucx,
 }
 
-/// The figure that is read from the program.
 #[derive(Clone, Copy)]
 pub(super) enum Figure {
     /// The median time in nanoseconds, as the program reports it.
     P50,
     Rate,
     Bandwidth,
-    /// Instructions from doorbell to doorbell. The text is the first arguments of `steps`. The function accepts a count by the number
-    /// of entries into the driver.
+    /// Instructions from doorbell to doorbell. The text is the first arguments of `steps`: the number of doorbells that pass before
+    /// counting, and the number that is counted. The function accepts a count by the number of entries into the driver.
     Steps(&'static str, fn(u64) -> bool),
 }
 
@@ -37,23 +33,18 @@ impl Figure {
     }
 }
 
-/// One measurement of a pair of programs.
 pub(super) struct Pair {
     pub(super) tool: Tool,
-    /// The test and its options.
     pub(super) test: &'static str,
     pub(super) iterations: u64,
     pub(super) figure: Figure,
 }
 
-/// The number of doorbells that pass before instructions are counted, and the number that is counted. About twenty belong to the
-/// connection. A stream is counted after its warm-up, a tenth of [`STREAM`], because operations that were posted before the
-/// connection was established were queued. The first messages after the warm-up have credits, and the smallest count is that of
-/// such a message.
-///
-/// The figure for the post of a put, in a stream without a poll between doorbells.
+/// The figure for the post of a put, in a stream without a poll between doorbells. Counting begins after the warm-up, a tenth of
+/// [`STREAM`], because operations that were posted before the connection was established were queued.
 pub(super) const POST_PUT: Figure = Figure::Steps("300 16", |entries| entries == 1);
-/// The figure for the post of a message, in a stream without a poll between doorbells.
+/// The figure for the post of a message, in a stream without a poll between doorbells. The first messages after the warm-up have
+/// credits, and the smallest count is that of such a message.
 pub(super) const POST_MESSAGE: Figure = Figure::Steps("226 24", |entries| entries == 1);
 /// The figure for a turn, with polls between doorbells.
 pub(super) const TURN: Figure = Figure::Steps("60 15", |entries| entries != 1);
@@ -83,7 +74,6 @@ impl Pair {
         }
     }
 
-    /// Returns the command of h1.
     pub(super) fn client(&self, port: u16) -> String {
         let count = match self.figure {
             Figure::Steps(which, _) => format!("\"$TARGET/bench/steps\" {which} "),
@@ -108,7 +98,6 @@ impl Pair {
         format!("{program} -d rxe0 -x \"$GID\" -F -p {port} -n {} {}", self.iterations, self.test)
     }
 
-    /// Reads the figure in the output of the client.
     pub(super) fn read(&self, said: &str) -> Outcome<f64> {
         if let Figure::Steps(_, fits) = self.figure {
             return steps(said, fits);

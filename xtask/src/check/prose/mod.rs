@@ -64,7 +64,6 @@ const WORN: &[&str] = &[
 /// Beginnings and phrases that are correct English although they match.
 const SOUND: &[&str] = &["Of course", "What to do", "What next", "Where to read"];
 
-/// The maximum number of words in a sentence.
 const LONGEST: usize = 35;
 
 /// The maximum length of a name, which states subject, condition and result.
@@ -84,7 +83,6 @@ const GIVEN: &[&str] = &[
     "CHANGELOG-",
 ];
 
-/// A flagged sentence or a name.
 struct Flag {
     part: usize,
     file: String,
@@ -99,7 +97,7 @@ struct Measure {
     names: Vec<Flag>,
 }
 
-/// Runs the check: each part must stay below its share, and no name may be flagged.
+/// Runs the check: no part may exceed its share, and no name may be flagged.
 pub(super) fn check() -> Count {
     let found = match measure(&[]) {
         Ok(found) => found,
@@ -238,7 +236,6 @@ fn is_odd(sentence: &str) -> bool {
     open || words.count() > LONGEST || WORN.iter().any(|worn| padded.contains(&format!(" {worn} ")))
 }
 
-/// Returns the names of functions and types that a line defines.
 fn names<'a>(file: &str, line: &'a str) -> impl Iterator<Item = &'a str> {
     let words: &[&str] = match file.rsplit('.').next() {
         Some("rs") => &["fn ", "struct ", "enum ", "trait ", "type "],

@@ -9,18 +9,14 @@ pub(super) struct Piece {
     pub(super) text: String,
 }
 
-/// The kind of a piece of prose.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// A page, a documentation comment or a docstring.
     Document,
-    /// A comment that no documentation shows.
     Comment,
     /// A string of the program: an error text or a line of help.
     Literal,
 }
 
-/// Returns the pieces of a file, by the ending of the file's name.
 pub(super) fn pieces(name: &str, text: &str) -> Vec<Piece> {
     let found = match name.rsplit('.').next() {
         Some("md") => {
@@ -34,7 +30,6 @@ pub(super) fn pieces(name: &str, text: &str) -> Vec<Piece> {
     joined(found)
 }
 
-/// Joins comments on successive lines into one piece.
 fn joined(pieces: Vec<Piece>) -> Vec<Piece> {
     let mut all: Vec<Piece> = Vec::new();
     let mut next = 0;
@@ -130,7 +125,6 @@ fn raw(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (bytes.get(at + 1 + hashes) == Some(&b'"')).then_some((hashes + 2, hashes))
 }
 
-/// Returns the length of the string with which `rest` starts, including the quotes.
 fn string(rest: &str) -> usize {
     let mut escaped = false;
     for (at, b) in rest.bytes().enumerate().skip(1) {
@@ -148,7 +142,6 @@ fn unescaped(text: &str) -> String {
     quotes::joined(text).replace("\\n", "\n").replace("\\\"", "\"")
 }
 
-/// Returns the docstrings, comments and other strings of a Python source.
 fn python(text: &str) -> Vec<Piece> {
     let mut found = Vec::new();
     let mut lines = text.lines().enumerate();
@@ -212,14 +205,12 @@ pub(super) fn sentences(piece: &Piece) -> Vec<(usize, String)> {
     found
 }
 
-/// Returns the text of a line that begins an item of a list.
 fn item(line: &str) -> Option<&str> {
     let number = line.trim_start_matches(|c: char| c.is_ascii_digit());
     let numbered = if number.len() < line.len() { number.strip_prefix(". ") } else { None };
     numbered.or_else(|| line.strip_prefix("- ")).or_else(|| line.strip_prefix("* "))
 }
 
-/// Cuts a paragraph into sentences.
 fn cut(words: &[(usize, &str)], found: &mut Vec<(usize, String)>) {
     let mut sentence: Vec<&str> = Vec::new();
     let mut start = 0;

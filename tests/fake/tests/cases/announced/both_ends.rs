@@ -12,7 +12,7 @@ cases! {
         // The destination is memory that peers can access anyway, or transiently registered memory (`lend`).
         for region in [at_b.register_with(room(), Access::ALL), at_b.register_transient(room())] {
             let (region, mut lent) = (region.unwrap(), Vec::new());
-            // A receive does not always request help: a lane has to be formed first, and peers that do not help get fewer requests.
+            // A receive may request no help: a lane has to be formed first, and peers that do not help get fewer requests.
             for _ in 0..TAKES {
                 if lent.len() == 2 {
                     break;
@@ -75,8 +75,8 @@ cases! {
             calls.iter().flatten().filter(|call| call.id == ASSIST).count()
         };
         let turn = || a.progress() + b.progress();
-        // The first transfers show each side which memory the other's keys name. Afterwards more transfers are in flight than there
-        // are slots.
+        // In the first transfers each side learns which memory the other's keys name. Afterwards more transfers are in flight than
+        // there are slots.
         for many in [1, 1, 3, 40] {
             let out: Vec<_> = (1..=many).map(|n| at_a.register_transient(vec![n; len]).unwrap()).collect();
             let sent: Vec<_> =
@@ -116,7 +116,7 @@ cases! {
         assert_eq!((a.counters().malformed, b.counters().malformed), (0, 0));
     }
 
-    /// Several messages wait, so both ends have other work. The destination stays in the cache of one processor.
+    /// Several messages wait, so both ends have other work.
     fn while_others_wait_a_shorter_message_is_copied_by_its_receiver_alone() {
         let copying = Copying::new();
         let Copying { world, at_a, at_b, a, ab, came, .. } = &copying;
@@ -126,7 +126,6 @@ cases! {
             calls.iter().flatten().filter(|call| call.id == ASSIST).count()
         };
         let (out, room) = (at_a.register_transient(vec![7; len]).unwrap(), at_b.register_transient(vec![0; len]).unwrap());
-        // A single message is shared.
         let (sent, taken) = copying.a_take_that_asks_for_help(&out, &room);
         assert_eq!(copying.end_of(&taken), Ok(0));
         let mut sent = vec![sent];
@@ -164,8 +163,7 @@ cases! {
         assert!(room.into_buffer().unwrap().iter().all(|byte| *byte == 7));
     }
 
-    /// A request for help is still unread when its 16-bit number recurs, as if the helper had computed for an hour without
-    /// progress.
+    /// A request for help is still unread when its 16-bit number recurs.
     fn stale_help_request_with_reused_number_changes_nothing() {
         let copying = Copying::new();
         let Copying { world, at_a, at_b, a, b, ba, .. } = &copying;

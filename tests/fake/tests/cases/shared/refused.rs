@@ -3,7 +3,6 @@
 use super::*;
 
 cases! {
-    /// A transfer that is refused immediately gets no help: a large transfer falls back to another route as a small transfer does.
     fn refused_large_transfer_takes_another_route() {
         let (gone, declined) = (Status::Unreachable, Status::Declined);
         for (slot, why) in [Slot::Put, Slot::Get].into_iter().flat_map(|s| [(s, gone), (s, declined)]) {
@@ -38,7 +37,6 @@ cases! {
         }
     }
 
-    /// As for a transfer without help, an error of the kernel or of a copying device does not fail the peer.
     fn failed_large_transfer_leaves_endpoint_usable_if_peer_lives() {
         for (slot, why) in [Slot::Put, Slot::Get].map(|s| [(s, Status::Io), (s, Status::Closed)]).concat() {
             let (world, [at_a, at_b]) = two_contexts();
@@ -84,8 +82,6 @@ cases! {
         }
     }
 
-    /// The grant also ends for memory that peers can access anyway: numbers are reused, and a helper that reads an old request late
-    /// could match a new transfer.
     fn helpers_grant_covers_one_transfer_and_ends_with_it() {
         let (world, [at_a, at_b]) = two_contexts();
         let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());

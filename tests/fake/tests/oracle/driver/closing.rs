@@ -9,14 +9,12 @@ use tieline::{Context, Error, Region, Status, Worker};
 /// The byte that fills memory whose region was closed.
 const CLOSED: u8 = 0x5a;
 
-/// Memory that outlives its region.
 pub(super) struct Own {
     memory: &'static [AtomicU8],
     pub(super) region: Region,
 }
 
 impl Own {
-    /// Returns a range of the memory in pieces, some of which are empty.
     pub(super) fn pieces(&self, from: usize, len: usize) -> Vec<(&Region, Range<usize>)> {
         let at = |part: usize| from + len * part / 5;
         let ends = [at(0), at(1), at(1), at(2), at(4), at(5), at(5)];
@@ -33,10 +31,8 @@ impl Own {
     }
 }
 
-/// Memory whose regions are to be closed.
 #[derive(Default)]
 pub(super) struct Closing {
-    /// Memory whose operation may not have ended.
     open: Vec<Own>,
     closed: Vec<&'static [AtomicU8]>,
 }
@@ -51,7 +47,6 @@ impl Closing {
         self.closed.push(memory);
     }
 
-    /// Closes the region of an operation that has succeeded.
     pub(super) fn close(&mut self, own: Own) -> Result<(), String> {
         let Own { memory, region } = own;
         region.close().map_err(|not| format!("its operation has ended: {not}"))?;
@@ -77,7 +72,6 @@ impl Closing {
         Ok(())
     }
 
-    /// Returns the reason why a region is still in use.
     pub(super) fn held(&mut self) -> Option<String> {
         let Own { memory, region } = self.open.pop()?;
         match region.close() {
@@ -93,7 +87,6 @@ impl Closing {
         }
     }
 
-    /// Checks that closed memory was not written.
     pub(super) fn look(&self) -> Result<(), String> {
         let touched = |byte: &AtomicU8| byte.load(Ordering::Relaxed) != CLOSED;
         match self.closed.iter().any(|memory| memory.iter().any(touched)) {

@@ -5,11 +5,9 @@ use crate::program::{Handler, Put, Send, Step};
 use std::time::{Duration, Instant};
 use tieline::Status;
 
-/// The time limit for real transports, which need time beyond that number of turns, because the other side has threads of its own
-/// or uses the kernel's.
+/// The time limit for real transports, whose other side may have threads of its own or use the kernel's.
 const ELSEWHERE: Duration = Duration::from_secs(20);
 
-/// Returns the steps that an idle endpoint has to accept.
 fn idle_steps(end: usize) -> [Step; 4] {
     [
         Step::Send { end, how: Send::Plain, len: 8, handler: Handler::Listens },
@@ -27,7 +25,6 @@ impl Run {
         (0..).take_while(move |turn| *turn < NEVER || waits())
     }
 
-    /// Drops an end with all of its objects, and opens the next one.
     pub(super) fn reconnect(&mut self, end: usize) -> Result<(), String> {
         let Some(gone) = self.ends[end].take() else { return Ok(()) };
         let End { number, endpoint, keys, open, sent, .. } = gone;
@@ -81,7 +78,6 @@ impl Run {
         Ok(())
     }
 
-    /// Ends all objects, and checks that no resource is left.
     pub(super) fn finish(&mut self) -> Result<(), String> {
         if let Some(world) = self.world {
             world.forget_rules();
@@ -160,7 +156,7 @@ impl Run {
         self.close_all()
     }
 
-    /// Posts a step on an idle endpoint, which accepts it immediately or after a few turns, because its lanes may refuse at times.
+    /// Posts a step on an idle endpoint up to 50 times until it is accepted, since the lanes may refuse at times.
     fn taken(&mut self, end: usize, step: Step) -> Result<(), String> {
         for _ in 0..50 {
             let before = self.refusals;

@@ -4,49 +4,39 @@ use super::{ENDS, Own, Run, What};
 use tieline::{CompletionError, PostError, Status};
 use tieline_fake::{Act, Rule, Slot};
 
-/// The status that only planned failures have.
 pub(super) const PLANNED: Status = Status::KeyRejected;
 
-/// The expected failures.
 #[derive(Default)]
 pub(super) struct Failing {
     /// Whether operations of each end's worker may fail after this point.
     planned: [bool; ENDS],
-    /// The operations whose cancellation was requested.
     back: Vec<What>,
-    /// The messages that ended as cancelled.
     unsent: Vec<u64>,
 }
 
 impl Failing {
-    /// Checks whether an accepted message was not cancelled.
     pub(super) fn stands(&self, serial: u64) -> bool {
         !self.unsent.contains(&serial)
     }
 
-    /// Records that the message was cancelled and never sent.
     pub(super) fn is_unsent(&mut self, serial: u64) {
         self.unsent.push(serial);
     }
 
-    /// Checks whether the operation's cancellation was requested.
     pub(super) fn is_asked_back(&self, what: What) -> bool {
         self.back.contains(&what)
     }
 }
 
 impl Run {
-    /// Checks whether an operation of this end may fail with this status.
     pub(super) fn is_planned(&self, end: usize, status: Status) -> bool {
         self.failing.planned[end] && status == PLANNED
     }
 
-    /// Checks whether an operation of this end may fail.
     pub(super) fn may_be_planned(&self, end: usize) -> bool {
         self.failing.planned[end]
     }
 
-    /// Plans a failure of the next call of a slot, inline or later.
     pub(super) fn plan(&mut self, end: usize, slot: usize, lane: usize, later: bool) {
         let Some(world) = self.world else { return };
         let slots = [Slot::Put, Slot::PutNotify, Slot::Get, Slot::Atomic, Slot::Flush];
@@ -59,20 +49,17 @@ impl Run {
         self.model.doubt_end(number);
     }
 
-    /// Transfers a pending failure of an end to its new endpoint.
     pub(super) fn inherit_plan(&mut self, end: usize, number: usize) {
         if self.failing.planned[end] {
             self.model.doubt_end(number);
         }
     }
 
-    /// Ends all planned failures.
     pub(super) fn calm(&mut self) {
         self.failing.planned = [false; ENDS];
         self.model.calm();
     }
 
-    /// Requests the cancellation of a pending operation.
     pub(super) fn cancel(&mut self, end: usize, nth: usize) -> Result<(), String> {
         let own = self.ends[end].as_ref().expect("an end");
         let Some(open) = own.open.get(nth % own.open.len().max(1)) else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! Forged messages: unsolicited answers, and messages of the library with one field changed. Each forged message refers to a
-//! separate region, the prey. A forged message must not affect the rest of the program.
+//! Forged messages: unsolicited answers, and messages of the library with one field changed. They refer to separate memory, the
+//! prey.
 
 use super::long::NOT_SENT;
 use super::{ENDS, Run, progress};
@@ -71,7 +71,6 @@ impl Prey {
         })
     }
 
-    /// Records a forged announcement.
     fn remember(&self, lie: Lie, from: usize, number: u64) {
         if lie != Lie::Announce {
             return;
@@ -83,8 +82,7 @@ impl Prey {
         }
     }
 
-    /// Records a notification at the target. If the notification has the word of a forged put, that put must have written since it
-    /// was forged.
+    /// Records whether the notification of a forged put has arrived although the put has written nothing.
     pub(super) fn hear(&self, word: u32) {
         let bytes = self.sides[1].0.to_vec(FROM..FROM + 8);
         if word == NO_PUT && bytes.is_ok_and(|bytes| bytes == [BEFORE; 8]) {
@@ -106,14 +104,11 @@ impl Prey {
     }
 }
 
-/// The word of the forged put's notification.
 const NO_PUT: u32 = 0x1234;
 
-/// The body of a message, field by field.
 #[derive(Default)]
 struct Body {
     fields: Vec<Vec<u8>>,
-    /// The alternative values of each field.
     wrong: Vec<Vec<Vec<u8>>>,
 }
 
@@ -154,7 +149,6 @@ impl Body {
             .number(FROM as u64, &[57, 64, 1 << 40, 1 << 63, u64::MAX - 7, u64::MAX])
     }
 
-    /// Returns the body with one field changed, or truncated, or extended, or unchanged.
     fn spoilt(mut self, wrong: usize) -> Vec<u8> {
         let (field, which) = (wrong % (self.fields.len() + 3), wrong / 64);
         if let Some(wrong) = self.wrong.get(field).filter(|wrong| !wrong.is_empty()) {
@@ -170,7 +164,6 @@ impl Body {
     }
 }
 
-/// Returns the worker's number in its address.
 fn worker_of(address: &[u8]) -> &[u8] {
     let host = usize::from(address[59]);
     &address[60 + host..76 + host]

@@ -10,7 +10,6 @@ use tieline::{
     CompletionError, Error, Message, Outcome, PostError, Rendezvous, Request, Status, Worker,
 };
 
-/// The id of rendezvous messages.
 pub(super) const LONG: u16 = 14;
 /// The serial number that represents a message that was never sent.
 pub(super) const NOT_SENT: u64 = u64::MAX;
@@ -19,14 +18,12 @@ const GUARD: u8 = 0xee;
 /// The length in bytes of the guard on either side.
 const GUARDED: usize = 8;
 
-/// The result of a receive at the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
     Well,
     Badly,
 }
 
-/// A receive in progress.
 struct Taking {
     serial: u64,
     request: Request,
@@ -46,7 +43,6 @@ pub(super) struct Long {
     closing: Closing,
 }
 
-/// Handles an announcement at the target.
 fn hear(heard: &RefCell<Heard>, message: &Message<'_>) {
     let (serial, announcement) = (message.header(), message.rendezvous());
     let mut log = heard.borrow_mut();
@@ -183,7 +179,6 @@ impl Run {
         Ok(())
     }
 
-    /// Checks whether the sender of the message has ended, or may fail.
     fn may_fail(&self, serial: u64) -> bool {
         let end = end_of(serial);
         let number = (serial >> 32) as usize & 0xff_ffff;
@@ -191,7 +186,6 @@ impl Run {
         !goes_on || self.has_broken[end] || self.may_be_planned(end)
     }
 
-    /// Tests the receives of the target.
     pub(super) fn ask_taking(&mut self) -> Result<(), String> {
         for taking in std::mem::take(&mut self.long.taking) {
             match self.b.test(&taking.request) {
@@ -249,7 +243,6 @@ impl Run {
         }
     }
 
-    /// Records that the sender was notified of a complete receive.
     pub(super) fn is_taken(&mut self, end: usize, serial: u64) -> Result<(), String> {
         self.ask_taking()?;
         let len = self.long.lens.get(&serial).copied();
@@ -301,23 +294,19 @@ impl Run {
         }
     }
 
-    /// Returns the reason why memory of a receive is still in use.
     pub(super) fn memory_taken_into(&mut self) -> Option<String> {
         self.long.closing.held()
     }
 
-    /// Checks whether the target is receiving a message of this end.
     pub(super) fn is_taking_of(&self, end: usize) -> bool {
         self.long.taking.iter().any(|taking| end_of(taking.serial) == end)
     }
 
-    /// Checks whether the target has no receive in progress.
     pub(super) fn takes_nothing(&self) -> bool {
         self.long.taking.is_empty()
     }
 }
 
-/// Registers the target's handler.
 pub(super) fn listen(b: &Worker, heard: &Rc<RefCell<Heard>>) -> Result<(), Error> {
     let log = heard.clone();
     b.on_message(LONG, move |message| hear(&log, message))

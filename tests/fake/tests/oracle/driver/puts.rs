@@ -95,7 +95,6 @@ impl Run {
         self.posted(end, What::Memory(op), put, None, kept).map(|_| ())
     }
 
-    /// Processes the notifications at the target, before other completions.
     pub(super) fn hear(&mut self) -> Result<(), String> {
         let told = std::mem::take(&mut self.heard.borrow_mut().told);
         let own = told.iter().filter_map(|(word, memory)| Some((op_of(*word)?, memory)));

@@ -6,7 +6,6 @@ use crate::program::{Handler, Send};
 /// The ids of messages, by the behaviour of their handler.
 pub(super) const IDS: [u16; 4] = [10, 11, 12, 13];
 
-/// Returns the payload of the message with this number.
 pub(super) fn payload(serial: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| (serial as usize).wrapping_mul(31).wrapping_add(at) as u8).collect()
 }

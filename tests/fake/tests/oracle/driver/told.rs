@@ -10,12 +10,10 @@ pub(super) struct Told {
     posted: u64,
     /// The words of operations whose completion was not reported.
     waiting: HashSet<u64>,
-    /// The reported completions that were not processed.
     ended: HashMap<u64, Result<u64, CompletionError>>,
 }
 
 impl Run {
-    /// Records a pending operation.
     pub(super) fn pends(
         &mut self,
         end: usize,
@@ -36,7 +34,6 @@ impl Run {
         Ok(())
     }
 
-    /// Drains the completions of the workers.
     pub(super) fn take_told(&mut self) -> Result<(), String> {
         let (told, mut trouble) = (&mut self.told, None);
         for worker in &self.workers {
@@ -50,7 +47,6 @@ impl Run {
         trouble.map_or(Ok(()), |word| Err(format!("{word} was told and not awaited")))
     }
 
-    /// Checks that every completion was reported.
     pub(super) fn all_told(&mut self) -> Result<(), String> {
         self.take_told()?;
         let Told { waiting, ended, .. } = &self.told;

@@ -1,4 +1,4 @@
-//! The close of workers: every operation that was done or pending is at the target, or is reported as lost.
+//! The close of workers: operations that were done or pending are at the target, or are reported as lost.
 
 use super::{ENDS, End, NEVER, Open, Run, WAITING, What, progress};
 use std::rc::Rc;
@@ -8,19 +8,15 @@ use tieline::{CompletionError, PostError, Status, Undelivered, Worker};
 /// A time limit that is longer than any wait that does not hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The report of a worker's close.
 #[derive(Default)]
 struct Said {
     operations: usize,
     unconfirmed: bool,
 }
 
-/// Messages whose completion was not reported.
 #[derive(Default)]
 pub(super) struct Unheard {
-    /// The messages that ended with their worker.
     lost: Vec<u64>,
-    /// The messages whose requests were dropped.
     pub(super) forgotten: Vec<u64>,
 }
 
@@ -35,13 +31,11 @@ impl Said {
 }
 
 impl Run {
-    /// Returns a worker that has not been closed.
     pub(super) fn open_worker(&self) -> Option<Rc<Worker>> {
         let end = (0..ENDS).find(|end| !self.is_closed[*end])?;
         Some(self.workers[end].clone())
     }
 
-    /// Closes the worker of an end, with all of its objects.
     pub(super) fn close_worker(&mut self, end: usize, patient: bool) -> Result<(), String> {
         let (broken, number) = (self.end(end).broken, self.end(end).number);
         // The close waits for these messages.
@@ -145,7 +139,6 @@ impl Run {
         Err("a message that was sent before its worker was closed has not arrived".into())
     }
 
-    /// Checks that the end has no further effect.
     fn is_over(&self, end: usize) -> Result<(), String> {
         let worker = &self.workers[end];
         let own = self.ends[end].as_ref().expect("an end");

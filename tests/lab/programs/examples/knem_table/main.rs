@@ -12,7 +12,6 @@ use tieline_lab_programs::knem::{
 use tieline_lab_programs::sys::{self, PAGE};
 use tieline_lab_programs::table::Table;
 
-/// The minimum number of rows.
 const ROWS: usize = 98;
 
 const NOW: How = How { flags: 0, slot: 0 };
@@ -38,7 +37,6 @@ fn main() -> Result<(), String> {
     table.end(ROWS)
 }
 
-/// Maps memory that is filled with this byte.
 fn filled(len: usize, byte: u8) -> usize {
     let memory = sys::map(len);
     (0..len).for_each(|at| sys::store(memory + at, byte));
@@ -50,7 +48,6 @@ fn at(memory: usize, places: &[usize]) -> Vec<u8> {
     places.iter().map(|place| sys::load(memory + place)).collect()
 }
 
-/// Runs `body` in a child, and returns the number that the child reports.
 fn in_child(body: impl FnOnce(&Talk) -> u64) -> u64 {
     let child = Child::start(|talk| talk.say(body(talk)));
     let said = child.hear();
@@ -469,7 +466,6 @@ fn later(table: &mut Table) {
     sys::close(device.fd);
 }
 
-/// Tests the driver's behaviour with an engine for copies.
 fn with_an_engine(table: &mut Table, device: Device) {
     table.row("info: feature 1, DMA", device.info(), Ok([0xd, 1, 0, 0]));
     let (from, to) = (filled(PAGE, 6), filled(PAGE, 0));

@@ -9,7 +9,6 @@ use tieline_lab_programs::xpmem::{Device, NOT_OPENED};
 
 const PAGES: usize = 8;
 
-/// Returns the end of an attacher that runs `body` with its attachment.
 fn ends(segment: i64, body: impl FnOnce(Device, usize)) -> End {
     let child = Child::start(|_: &Talk| {
         let device = Device::open();
@@ -130,7 +129,6 @@ fn system_calls(table: &mut Table, segment: i64) {
     table.row("Linux: process_vm_readv with an attachment on the local side: works", end, well);
 }
 
-/// Tests an intermediate process that makes a segment of attached memory.
 fn attached_on(table: &mut Table, device: Device, segment: i64) {
     let middle = Child::start(|talk| {
         let device = Device::open();

@@ -13,7 +13,6 @@ fn errno<T>(answer: Result<T, i32>) -> u64 {
     answer.map_or_else(|e| e as u64, |_| 0)
 }
 
-/// Runs `body` in a child, and returns the number that the child reports.
 fn in_child(body: impl FnOnce(&Talk) -> u64) -> u64 {
     let child = Child::start(|talk| talk.say(body(talk)));
     let said = child.hear();

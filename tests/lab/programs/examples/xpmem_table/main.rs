@@ -9,7 +9,6 @@ mod watcher;
 
 use tieline_lab_programs::{sys, table::Table};
 
-/// The minimum number of rows.
 const ROWS: usize = 120;
 
 fn main() -> Result<(), String> {

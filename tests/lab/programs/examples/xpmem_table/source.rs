@@ -9,7 +9,6 @@ use tieline_lab_programs::xpmem::Device;
 
 const PAGES: usize = 8;
 
-/// Maps memory whose pages begin with 1, 2, and so on.
 fn numbered(pages: usize) -> usize {
     let memory = sys::map(pages * PAGE);
     (0..pages).for_each(|page| sys::store(memory + page * PAGE, page as u8 + 1));

@@ -14,7 +14,6 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Starts a process that has attached the first pages of the segment.
     pub(crate) fn of(segid: i64, pages: usize) -> Watcher {
         let child = Child::start(|talk| {
             let device = Device::open();
@@ -52,31 +51,26 @@ impl Watcher {
         self.child.talk.hear().map(|byte| byte as u8)
     }
 
-    /// Stores to the first byte of a page.
     pub(crate) fn store(&self, page: usize, byte: u8) -> Option<u64> {
         self.tell(STORE, byte, page);
         self.child.talk.hear()
     }
 
-    /// Returns the errno of a system call that reads the page, or 0.
     pub(crate) fn probe(&self, page: usize) -> i32 {
         self.tell(PROBE, 0, page);
         self.child.hear() as i32
     }
 
-    /// Returns the errno of another attach with the process's permit, or 0.
     pub(crate) fn attaches(&self) -> i32 {
         self.tell(ATTACH, 0, 0);
         self.child.hear() as i32
     }
 
-    /// Ends the process by a load, and returns its end.
     pub(crate) fn ends_at(self, page: usize) -> End {
         self.tell(LOAD, 0, page);
         self.child.end()
     }
 
-    /// Ends the process by a store, and returns its end.
     pub(crate) fn ends_storing(self, page: usize) -> End {
         self.tell(STORE, 1, page);
         self.child.end()
