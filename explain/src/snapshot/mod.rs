@@ -1,7 +1,7 @@
-//! The snapshot of a context as plain data. The texts ([`crate::text`]), the JSON and the three sinks are made from it.
+//! The snapshot of a context as plain data. The texts ([`crate::text`]) and the JSON are made from it.
 //!
-//! The set-up ([`Report`]) does not change after opening, except that decisions and lines are added. The state ([`Status`]) is that
-//! of one moment. Later versions only add fields to both.
+//! [`Report`] shows the set-up of the context, with the warnings and log lines so far. [`Status`] shows the state at one moment.
+//! Later versions only add fields to both.
 
 mod report;
 mod status;
