@@ -44,8 +44,8 @@ pub enum Verdict {
     },
     /// The subject was found, but is not usable.
     Refused {
-        /// The step that failed: `search`, `permissions`, `elf`, `note`, `abi`, `fork`, `probe`, `dlopen`, `symbol`, `init`,
-        /// `value` (a setting that the provider refuses), `layout`, `tables`, `open`, `selftest`.
+        /// The step that failed: `search`, `permissions`, `elf`, `note`, `abi`, `static`, `fork`, `probe`, `dlopen`, `symbol`,
+        /// `init`, `value` (a setting that the provider refuses), `layout`, `tables`, `open`, `selftest`.
         phase: String,
         /// The expected value.
         expected: String,

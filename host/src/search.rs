@@ -2,11 +2,12 @@
 //!
 //! The directories are searched in this order: those of `TIELINE_PROVIDER_PATH`; the directory of the library (or of the executable
 //! into which the core is linked) and its `tieline-1/providers`; the system directory that was compiled in. A directory or file
-//! that cannot be used is recorded and never ends the search.
+//! that cannot be used does not end the search. It is recorded, except for an unnamed directory that does not exist or has no
+//! provider file.
 //!
-//! In a setuid program the directory of the executable is not searched: a user could link to the program from another directory and
-//! so choose its providers. `TIELINE_PROVIDER_PATH` then counts only if the program or the system file sets it; the environment is
-//! ignored (`tieline_config`).
+//! In a setuid program the directory of the library or executable is not searched: a user could link to the program from another
+//! directory and so choose its providers. `TIELINE_PROVIDER_PATH` then counts only if the program or the system file sets it; the
+//! environment is ignored (`tieline_config`).
 
 use super::identity::{self, Identity, Refusal};
 use super::load;
@@ -46,7 +47,7 @@ pub struct SearchPath {
     directories: Vec<(PathBuf, Kind)>,
 }
 
-/// A file whose name and rights are those of a provider.
+/// An entry with the name of a provider file, in a directory that only root and this user control.
 pub(crate) struct FoundFile {
     pub(crate) path: PathBuf,
     pub(crate) name_in_file: String,
@@ -121,7 +122,7 @@ impl SearchPath {
         names.join(":")
     }
 
-    /// Lists the candidates in search order and records the entries that cannot be candidates.
+    /// Lists the candidates in search order and records the directories that cannot be searched.
     pub(crate) fn candidates(self) -> (Vec<FoundFile>, Vec<Record>) {
         let mut records = Vec::new();
         let mut candidates = Vec::new();
@@ -153,7 +154,7 @@ impl SearchPath {
             }
             for (file_name, name_in_file) in names {
                 let path = directory.join(file_name);
-                // A second name of the same file in its directory is not a second provider.
+                // A second name of the same file is not a second candidate.
                 let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
                 if seen.insert(real) {
                     let system = *kind == Kind::System;

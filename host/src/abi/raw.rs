@@ -32,7 +32,8 @@ impl RawEndpoint {
         RawEndpoint { handle: std::ptr::null_mut(), table: &FAILED_ENDPOINT }
     }
 
-    /// Disables the endpoint: from this call on every call returns `PROVIDER_FAILED` and none reaches the provider.
+    /// Disables this value: its later calls do not reach the provider, and return `PROVIDER_FAILED` if they return a status. Copies
+    /// are not affected.
     #[inline]
     pub fn fail(&mut self) {
         self.table = &FAILED_ENDPOINT;
@@ -255,7 +256,8 @@ impl OwnedEndpoint {
         self.0
     }
 
-    /// Disables the endpoint like [`RawEndpoint::fail`], for all later users; the endpoint is not closed either.
+    /// Disables the endpoint like [`RawEndpoint::fail`], for all later users; [`OwnedEndpoint::close`] then does not reach the
+    /// provider either.
     #[inline]
     pub fn fail(&mut self) {
         self.0.fail();
