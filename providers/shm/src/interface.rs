@@ -32,7 +32,7 @@ use crate::wake;
 
 /// The maximum number of receiving channels of one interface: the number of bits in the doorbell page.
 const MAX_INBOUND: usize = sys::PAGE * 8;
-/// The number of socket records after which the rings are polled again, so that a flood cannot make a call longer.
+/// The approximate number of socket records after which the rings are polled again, which bounds the length of a call in a flood.
 const ENOUGH_RECORDS: u32 = 512;
 /// The interval of socket checks while the application polls.
 const MAINTENANCE: Duration = Duration::from_micros(100);
@@ -45,7 +45,7 @@ struct State {
     inbound: Vec<Option<RecvChannel>>,
     /// The free places in `inbound`: the application has been notified that their peers left.
     free_inbound: Vec<usize>,
-    /// The channels that every poll drains.
+    /// The channels that polls drain without a bell.
     direct: Vec<u32>,
     /// The position at which the next round over the direct channels begins.
     start: usize,
@@ -104,7 +104,7 @@ pub struct RingInterface {
 }
 
 impl RingInterface {
-    /// Opens the interface and binds its socket; everything else is created on demand.
+    /// Opens the interface and binds its socket; channels and shared memory are created on demand.
     pub(crate) fn open(
         domain: Arc<DomainState>,
         settings: Settings,
@@ -196,7 +196,7 @@ impl RingInterface {
         self.shared.fast_boxes.get()
     }
 
-    /// Returns the number of channels that every poll drains.
+    /// Returns the number of channels that polls drain without a bell.
     #[cfg(test)]
     pub(crate) fn looked_at(&self) -> usize {
         self.state.borrow().direct.len()
@@ -227,13 +227,13 @@ impl RingInterface {
         (MAX_INBOUND - count) as u64
     }
 
-    /// Checks whether no connection is accepted until the next maintenance.
+    /// Checks whether no connection is accepted until a later maintenance.
     #[cfg(test)]
     pub(crate) fn accepts_nobody(&self) -> bool {
         self.state.borrow().accept_paused
     }
 
-    /// Returns the number of refused connections (wrong user, cookie or version, or no resources).
+    /// Returns the number of connections that were refused, for any reason, or closed because they sent no greeting.
     #[must_use]
     pub fn refused_connections(&self) -> u64 {
         self.shared.refused.get()
@@ -421,7 +421,7 @@ impl State {
         }
     }
 
-    /// Checks the sockets.
+    /// Checks the sockets, advances connections and handshakes, and from time to time sweeps over the rings.
     fn maintain(&mut self, shared: &Shared, cookie: &Id) {
         let mut records = 0;
         // Epoll reports ready descriptors in a circle, so each gets its turn.
@@ -463,7 +463,8 @@ impl State {
         }
     }
 
-    /// Polls every ring, because any peer can overwrite doorbell words. Also retries pending answers.
+    /// Marks the channels whose bell may have been lost, because any peer can overwrite doorbell words. Also retries pending
+    /// answers.
     fn sweep(&mut self, shared: &Shared) {
         for (index, slot) in self.inbound.iter_mut().enumerate() {
             let Some(channel) = slot else { continue };
