@@ -7,7 +7,8 @@
 //!   learns when the last access to the region has finished, or the accessor's process has ended.
 //! * [`apply64`] and [`apply32`] execute an atomic of the ABI on a shared word.
 //! * [`Facts`] identify the process of an address.
-//! * [`Held`] sums up the memory of peers' files that the endpoints of an interface hold.
+//! * [`Held`] sums up the memory of peers' files that the endpoints of an interface hold. [`Process`] tells whether a process is
+//!   alive.
 //! * [`Piece`] and [`Cursor`] cut lists of pieces to the limits of one system call.
 //! * [`Registrations`] and [`PeerRegistrations`] publish the live regions of an owner, in a file that only the owner writes.
 //!

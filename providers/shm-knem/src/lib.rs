@@ -2,7 +2,7 @@
 //! the target.
 //!
 //! One domain, `shm-knem`, with one module, `copy`. The module carries no messages: the core adds it as an RMA lane beside a module
-//! with messages, after `shm-cma`, which needs no registration. The module serves pairs for which `shm-cma` is forbidden: knem
+//! with messages, after `shm-cma`, which needs no registration. The module can serve pairs for which `shm-cma` is forbidden: knem
 //! checks the user, not the `ptrace` permission. Guarantees:
 //!
 //! * Put and get have completed at both ends when the call returns, without involving the target's threads.
@@ -13,7 +13,7 @@
 //!   it.
 //! * Every copy is first announced to the owner ([`tieline_memory_file::Announcements`]). A region ends, and its memory is free,
 //!   once no access that passed the check is in progress. Until then `deregister` returns `AGAIN`.
-//! * A peer counts as reachable only after a real copy of its card. If the driver refuses, the error names the cause.
+//! * A peer counts as reachable only after a real copy of its card. If the driver refuses, the error names the likely cause.
 //!
 //! Asynchronous copies and DMA engines are not used: the driver reports neither whether it accepted a flag nor how far a copy
 //! has progressed.

@@ -6,8 +6,9 @@
 //! Afterwards such a copy checks table and process again. Without a fault the owner may still have ended, because pages that were
 //! faulted in before may be kept.
 //!
-//! With `TIELINE_SHM_XPMEM_ACCESS=direct` the provider uses loads, stores and atomics without a system call. If the kernel can
-//! copy between the two processes, cold memory is declined until warming it pays off (`model.rs`).
+//! With `TIELINE_SHM_XPMEM_ACCESS=direct` the provider uses loads, stores and atomics without a system call. If the kernel can copy
+//! between the two processes, and unless `TIELINE_SHM_XPMEM_COLD=serve` is set, cold memory is declined until warming it pays off
+//! (`model.rs`).
 //!
 //! An attachment belonged to the owner when it was made (`card.rs`). If the owner calls exec afterwards, the pages belong to no
 //! process. A kernel copy detects this if the kernel has removed the pages. Loads and stores cannot check without a call, and raise

@@ -1,7 +1,8 @@
 //! The identity of a peer, and the test whether the kernel module allows attaching its memory.
 //!
 //! A real copy of the peer's *card* decides. The card is a page that begins with 16 random bytes. The card's segment is part of the
-//! address. The boot, the namespaces and the user of the peer are compared only for the error texts.
+//! address. A peer under another kernel or in another PID namespace is refused without a copy. The user and the user namespace are
+//! compared only for the error texts.
 
 use std::sync::Arc;
 

@@ -28,8 +28,7 @@ pub(crate) fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Checks whether [`membarrier`] orders the memory accesses of every registered process, and registers this process. A forked child
-/// registers itself.
+/// Registers this process, or a forked child, and checks whether [`membarrier`] orders the accesses of every registered process.
 pub(crate) fn asymmetric() -> bool {
     const QUERY: i64 = 0;
     const GLOBAL_EXPEDITED: i64 = 1 << 1;
