@@ -9,7 +9,8 @@
 //! | [`text`] | the texts of a snapshot for users. Its JSON is made from the data by [`json`] |
 //! | [`journal`] | events as lines on stderr or in a file, as `TIELINE_REPORT` selects |
 //! | [`live`] | the file in which a context publishes its state, and its reader |
-//! | [`log`] | the lines that a report keeps | //! | [`Setting`], [`ValueView`], [`FileView`] | a setting with its origin, a variable, and a settings file |
+//! | [`log`] | the lines that a report keeps |
+//! | [`Setting`], [`ValueView`], [`FileView`] | a setting with its origin, a variable, and a settings file |
 //!
 //! [`Status`]: snapshot::Status
 

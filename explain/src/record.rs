@@ -68,7 +68,7 @@ pub enum Verdict {
     OutrankedBy {
         /// The preferred subject.
         winner: String,
-        /// The rule: `priority 80 over 60`, `cost`, `first of its name`.
+        /// The rule that decided: `priority 80 over 60`, `first of its name`, or a comparison of costs.
         rule: String,
     },
     /// The subject cannot reach the peer.

@@ -93,7 +93,7 @@ pub(crate) fn check(
     told(&answer, false)
 }
 
-/// Returns the cache of results; `None` without a home directory, and in a setuid program.
+/// Returns the cache of results; `None` without XDG_CACHE_HOME and HOME, and in a setuid program.
 fn cache() -> Option<Cache> {
     Cache::named("probes")
 }

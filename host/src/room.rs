@@ -4,8 +4,8 @@ use super::abi::guarded::BESIDE;
 use super::abi::watched::MARK;
 use tieline_plugin_api::abi::ProviderOps;
 
-/// A buffer for the provider's table. The buffer is larger than the table of any minor version, so a provider that ignores the
-/// stated size still writes inside the buffer.
+/// A buffer for the provider's table. The buffer is 4 KiB longer than the table of this core, so that a provider with a longer
+/// table that ignores the stated size still writes inside the buffer.
 #[repr(C, align(64))]
 pub(crate) struct Room {
     front: [u64; BESIDE],

@@ -1,4 +1,4 @@
-//! The search path of providers, and the checks that a file must pass before it is opened.
+//! The search path of providers, and the checks that a file must pass before it is loaded.
 //!
 //! The directories are searched in this order: those of `TIELINE_PROVIDER_PATH`; the directory of the library (or of the executable
 //! into which the core is linked) and its `tieline-1/providers`; the system directory that was compiled in. A directory or file

@@ -26,6 +26,6 @@ macro_rules! counted {
 /// Returns a part of a snapshot as JSON.
 #[must_use]
 pub fn json(part: &impl serde::Serialize) -> String {
-    // A part has only maps with plain keys, and the writer writes to memory, so neither fails.
+    // The keys of all maps are strings, and the text is written to memory, so the conversion does not fail.
     serde_json::to_string_pretty(part).unwrap_or_default()
 }

@@ -24,7 +24,7 @@ pub struct Report {
     pub domains: Vec<DomainView>,
     /// The modules of these domains.
     pub modules: Vec<ModuleView>,
-    /// The path that was composed for each domain.
+    /// The composed paths, one for each domain that may carry data.
     pub paths: Vec<PathView>,
     /// The order in which modules serve a peer that all of them reach. `Endpoint::report` shows the lanes of one peer.
     pub lanes: Vec<LaneView>,
@@ -133,8 +133,8 @@ pub struct LaneView {
     pub role: String,
     /// The module that serves the role, or `emulated`.
     pub via: String,
-    /// The memory that the lane serves. `own`: memory that the module allocated (`Context::alloc`); `any`: all registered memory.
-    /// `None` for messages, which access no memory.
+    /// The memory that the lane serves. `own`: memory that the peer's module allocated (`Context::alloc`); `any`: all registered
+    /// memory. `None` for messages, which access no remote memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
     /// The reason for the lane's position.

@@ -165,7 +165,7 @@ mod tests {
              FILES\n\
              \x20 /etc/a  not there\n"
         );
-        // If the value equals its default, the text shows it once.
+        // If the value is the default, the text does not repeat the default.
         let default = ValueView { default: "x".into(), ..of("A", "core", Origin::Default) };
         assert_eq!(values_text(&[default], &[]), "CORE\n  A = (none)\n      Default. Doc.\n");
         assert_eq!(

@@ -19,9 +19,9 @@ impl Report {
         self.reasons(width, true)
     }
 
-    /// Returns the main reasons, for a terminal of `width` columns. The text omits the reasons for the use of a module, the
-    /// searched directories, lanes that are never used, the first phase of waits, log lines below `warn` except device events, and
-    /// all but the first clause about a missing device. The last line names the command that shows the longer text.
+    /// Returns the main reasons, for a terminal of `width` columns. The text omits the modules that are used, the searched
+    /// directories, lanes that are never used, and the first phase of waits. It omits log lines below `warn` except device events,
+    /// and all but the first clause about a missing device. The last line names the command that shows the longer text.
     #[must_use]
     pub fn why_briefly_within(&self, width: usize) -> String {
         self.reasons(width, false) + "\n`tieline info --why --all` shows the rest\n"
@@ -91,8 +91,8 @@ fn common_folder<'a>(providers: &[&'a Record]) -> Option<&'a Path> {
     folders.all(|folder| folder == first).then_some(first)
 }
 
-/// Formats the facts of a verdict on a provider. A file that lies in `folder` is shown by its name. Of the reason for a missing
-/// device, the first clause is shown.
+/// Formats the facts of a verdict on a provider. A file that lies in `folder` is shown by its name. The reason for a missing device
+/// is cut to its first clause.
 fn in_short(verdict: &Verdict, folder: Option<&Path>) -> String {
     match verdict {
         Verdict::Found { origin, version } => {

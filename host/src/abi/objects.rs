@@ -1,5 +1,4 @@
-//! Objects opened from a provider: domains, registrations, interfaces, connectors. Each object keeps open what it was opened from.
-//! Domains, interfaces and connectors close their handles on drop.
+//! Objects opened from a provider. Each keeps open what it was opened from. Domains, interfaces and connectors close on drop.
 
 use super::events::{BATCH, Batch, Polled};
 use super::grown::{grown, listed};
@@ -263,7 +262,7 @@ impl Registered {
     }
 }
 
-/// The handle of an endpoint that was just created: the only source of an [`OwnedEndpoint`].
+/// The handle of an endpoint that was just created, for [`OpenInterface::endpoint`].
 pub struct NewEndpoint(*mut c_void);
 
 /// A data-path module opened for one worker. It is not `Send`. The owner closes the interface's endpoints before it drops the

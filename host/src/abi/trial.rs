@@ -1,4 +1,4 @@
-//! The calls that open a context, made once in the child process that tries a provider's file.
+//! The calls by which a context starts a provider and opens domains, made in the child process that tries the provider's file.
 
 use super::Tables;
 use super::grown::{Unlisted, listed};

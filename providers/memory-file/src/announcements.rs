@@ -9,7 +9,7 @@
 //! The words lie in a memory file of the owner. An accessor takes the file's descriptor out of the owner's process, which requires
 //! the same right as copying does. It opens the file anew, locks the slot's byte through that description, and writes its process
 //! number next to it. The kernel releases such a lock when the process has ended for any reason, and not before its last thread has
-//! finished. So a token in an unlocked slot belongs to no process, and the owner need not trust any accessor to make progress. An
+//! finished. So a token in an unlocked slot belongs to no process, and an accessor that has ended does not block the owner. An
 //! accessor that keeps its token, because it was stopped or is hostile, only keeps the owner waiting.
 //!
 //! Locks owned by the process serve only if the file cannot be opened anew, as in some sandboxes. A process loses them when it

@@ -418,8 +418,8 @@ pub(crate) fn unlock(fd: &OwnedFd, holder: Holder, at: usize) {
 }
 
 /// Checks whether the byte is locked, also by this process, except for locks of this very description. If the query fails, the byte
-/// counts as locked. Returns `None` if the kernel of a sandbox cannot report this process's own locks (every real kernel with
-/// memory files can).
+/// counts as locked. Returns `None` if the kernel of a sandbox cannot report this process's own locks (Linux itself can since
+/// 3.15).
 pub(crate) fn is_locked(fd: &OwnedFd, at: usize) -> Option<bool> {
     let mut byte = one_byte(at, libc::F_WRLCK);
     // SAFETY: `byte` is a record that the kernel changes.

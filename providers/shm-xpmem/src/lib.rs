@@ -46,8 +46,8 @@ pub const DOMAIN: &str = "shm-xpmem";
 /// The name of the only module.
 pub const MODULE: &str = "attach";
 
-/// The provider shm-xpmem. It keeps no descriptor beyond the first domain: an open descriptor prevents unloading of the kernel
-/// module, and belongs to contexts.
+/// The provider shm-xpmem. It holds the device only until the first domain takes it over: an open descriptor prevents unloading of
+/// the kernel module, and belongs to contexts.
 pub struct ShmXpmem {
     host: HostHandle,
     settings: Settings,

@@ -1,4 +1,4 @@
-//! The settings of this provider: names, defaults, a one-sentence description each, and the parsed values.
+//! The settings of this provider: names, defaults, descriptions, and the parsed values.
 
 use std::path::PathBuf;
 use std::time::Duration;

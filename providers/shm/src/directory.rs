@@ -188,7 +188,7 @@ fn within_common(base: &Path) -> io::Result<Directory> {
     let name = format!("tieline-{}", sys::user());
     let usual = base.join(&name);
     let taken = match Directory::make(&usual) {
-        // Another user has created the directory first.
+        // The name is taken, for example by a directory of another user.
         Err(error) if fs::symlink_metadata(&usual).is_ok() => error,
         other => return other,
     };

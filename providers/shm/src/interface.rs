@@ -380,7 +380,7 @@ impl State {
             self.outbound.iter().flatten().for_each(|channel| channel.give_back());
         }
         self.end_drained(shared);
-        // Arriving and leaving peers take at most half of the events; the rest is for messages.
+        // Arriving and leaving peers take about half of the events at most; the rest is for messages.
         let kept = events.room() / 2;
         while events.room() > kept {
             let Some(notice) = shared.notices.borrow_mut().pop_front() else { break };

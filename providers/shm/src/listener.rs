@@ -29,8 +29,8 @@ const STARTING: &str = ".new";
 const PROC: &[u8] = b"/proc/";
 /// The time after which a socket that was bound but never came into use is removed.
 const STARTING_DEADLINE: Duration = Duration::from_secs(60);
-/// The number of sockets that one sweep examines: a thousand processes that start together must not examine a million. Each sweep
-/// begins at a random place, so later sweeps find the rest.
+/// The maximum number of entries that one sweep examines: a thousand processes that start together must not examine a million. Each
+/// sweep begins at a random place, so later sweeps find the rest.
 const MOST_SWEPT: usize = 64;
 /// The number of attempts to create a directory that other processes remove because it is empty.
 const ATTEMPTS: usize = 100;

@@ -44,7 +44,8 @@ struct Segment {
     fd: OwnedFd,
 }
 
-/// The chunks of one interface. Only the methods of this type borrow its cells, and these methods call no other code.
+/// The chunks of one interface. Only the methods of this type borrow its cells. The only other code that runs during a borrow is
+/// the argument of `with_segment`, which does not use the pool.
 pub(crate) struct Pool {
     free: RefCell<[Vec<Chunk>; CLASSES.len()]>,
     segments: RefCell<Vec<Segment>>,

@@ -61,7 +61,7 @@ struct Doorbell {
 
 /// The sending end of a channel.
 pub(crate) struct SendChannel {
-    // The following fields are used by every message.
+    // The following fields are used by short messages.
     ring: SendRing,
     after: Cell<u32>,
     /// The word that is not 0 while the receiver sleeps, or is about to.
