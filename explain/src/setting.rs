@@ -54,7 +54,7 @@ pub struct ValueView {
     pub origin: Origin,
     /// The default of the variable.
     pub default: String,
-    /// The kind of the value: `size`, `count`, `duration`, `bool`, `text`, `list`, or the accepted words.
+    /// The kind of the value: `size`, `count`, `duration`, `bool`, `text`, `list`, the accepted words, or both (`size|auto`).
     pub kind: String,
     /// The owner: `core`, or the provider that reads the variable; `launcher` for a variable that launchers set; `unknown` for a
     /// name that was not declared.

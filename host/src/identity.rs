@@ -33,7 +33,7 @@ const _: () = assert!(size_of::<NoteDesc>() >= FIRST_LENGTH);
 /// The origin of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The provider is linked into the core.
+    /// The provider is linked into the core or the program.
     BuiltIn,
     /// The provider is a file.
     File(PathBuf),

@@ -68,8 +68,8 @@ pub struct Discovery {
     pub log: Arc<Log<LogLine>>,
 }
 
-/// Searches for providers, checks them and loads them. `wanted` returns `Ok` if the filters admit a provider. A provider that they
-/// exclude is recorded with the returned verdict, and is not loaded.
+/// Searches for providers, checks them, and loads those that `wanted` admits. `wanted` returns `Ok` if the filters admit a
+/// provider. A provider that they exclude is recorded with the returned verdict, and is not loaded.
 pub fn discover(
     settings: Arc<dyn Settings>,
     builtin: &[Builtin],

@@ -1,7 +1,7 @@
 //! The loading of one provider: dlopen, entry symbol, tables, layouts. The module also has the state of a loaded provider.
 //!
 //! A provider is never unloaded, not even one that is refused after dlopen. A provider's constructors have run. Thread-local
-//! destructors, atexit handlers and threads that cannot be listed may point into the provider's code. Unmapping the file would
+//! destructors, atexit handlers and threads that cannot be listed may point into the provider's code. Unmapping the file could
 //! cause a crash at a later time, in unrelated code. The file is therefore loaded with `RTLD_NODELETE`, and the handle is leaked.
 
 #![allow(unsafe_code)]
@@ -89,8 +89,8 @@ pub(super) fn begin() -> Result<Call<'static>, Refusal> {
     })
 }
 
-/// Checks whether the loader already has an object of this path. If so, its constructors have run, and the loader would use that
-/// object.
+/// Checks whether the loader already has an object of this path. If so, its constructors have run or are running, and the loader
+/// would use that object.
 pub(crate) fn is_loaded(path: &Path) -> bool {
     let Ok(path) = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()) else {
         return false;

@@ -55,8 +55,8 @@ impl Mode {
     }
 }
 
-/// Checks by a trial, or by the kept result of one, that a process survives loading and starting `path`. Without a trial the file
-/// passes.
+/// Checks by a trial, or by the kept result of one, that a process survives loading and starting `path`. If there is neither, the
+/// file passes.
 pub(crate) fn check(
     path: &Path,
     meta: &fs::Metadata,

@@ -38,7 +38,7 @@ enum Kind {
     Named,
     /// The directory is that of the library or the executable, so the report mentions it only if it contains providers.
     Beside,
-    /// The package manager owns the directory, so its files are not tried in a child process.
+    /// The directory belongs to the installation, so its files are not tried in a child process.
     System,
 }
 

@@ -1,8 +1,9 @@
 //! The work of the child process that tries a provider file, and other system calls.
 //!
-//! The child loads the file, looks up and calls its entry function, opens its domains, and runs its finalizers. Its arguments are
-//! prepared before the fork. No other thread has used the host table that the entry function gets, so none of its locks is held.
-//! The functions of the file may damage the memory of the child process, but not that of its parent.
+//! The child loads the file, looks up and calls its entry function, opens its domains, and runs its finalizers. The host table and
+//! the buffer for the provider's tables are prepared before the fork. No other thread has used the host table that the entry
+//! function gets, so none of its locks is held. The functions of the file may damage the memory of the child process, but not that
+//! of its parent.
 
 #![allow(unsafe_code)]
 

@@ -11,9 +11,9 @@ use tieline_plugin_api::Status as Code;
 /// The maximum number of processes that are observed because operations wait for them.
 const MOST_PEERS: usize = 64;
 
-/// Returns the published state of the open contexts of a running process, at most 64. The call takes a quarter of a second, and
-/// twice that if operations wait for other processes; the processes continue meanwhile. Reading ends after three seconds, or after
-/// two MiB of text. The rest is left out, and [`Status::incomplete`] is set.
+/// Returns the published state of the open contexts of a running process, at most 64. The call pauses for a quarter of a second,
+/// and once more if operations wait for other processes that publish their state; the processes continue meanwhile. Reading ends
+/// after three seconds, or after two MiB of text. The rest is left out, and [`Status::incomplete`] is set.
 ///
 /// # Errors
 /// `Invalid`: there is no such process, it has ended, or it publishes no context. `Permission`: this user may not inspect it.

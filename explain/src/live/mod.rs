@@ -1,9 +1,9 @@
 //! The state that a running process publishes for outside observers: `tieline info --pid`.
 //!
-//! **Writer.** Unless `TIELINE_LIVE` is off, a context has a memory file with the name `tieline-live`, sealed against shrinking. Up
-//! to 1024 of its workers have a place in the file, with a few words and two texts (JSON) about endpoints, queues and connections.
-//! The worker stores the words when it polls the kernel, and when it begins or ends a sleep or a blocking call. The texts are
-//! written alternately, so the last complete one can be read while the next is being written.
+//! **Writer.** Unless `TIELINE_LIVE` is off or the file cannot be made, a context has a memory file with the name `tieline-live`,
+//! sealed against shrinking. Up to 1024 of its workers have a place in the file, with a few words and two texts (JSON) about
+//! endpoints, queues and connections. The worker stores the words when it polls the kernel, and when it begins or ends a sleep or a
+//! blocking call. The texts are written alternately, so the last complete one can be read while the next is being written.
 //!
 //! A worker writes a text when it is opened, before it sleeps (once per millisecond at most), and up to ten times per second while
 //! it polls. The pause after a text is a hundred times the time that the text took, but at most one second. Posts do not touch the
@@ -20,10 +20,10 @@
 //! contents. A reader uses reads rather than a mapping (another process could truncate a mapped file), checks every length, and
 //! shows no control characters. One observation has a common limit of time and of text bytes for all its processes.
 //!
-//! **Inactive workers.** If a worker has made no progress between two observations and does not sleep, its application runs other
-//! code or a handler. The worker's last text may then be older than its last progress, and is shown with its age. While a worker
-//! sleeps, its own state does not change, so an operation that waited when the text was written still waits. If an operation was
-//! its endpoint's oldest one in several texts, it has waited at least since the first of them.
+//! **Inactive workers.** If a worker has made no progress between two observations and does not sleep, its application has not
+//! called it, or only a few times, or runs a handler. The worker's last text may then be older than its last progress, and is shown
+//! with its age. While a worker sleeps, its own state does not change, so an operation that waited when the text was written still
+//! waits. If an operation was its endpoint's oldest one in several texts, it has waited at least since the first of them.
 
 mod file;
 mod look;
@@ -64,7 +64,7 @@ const AT_USED: usize = 0;
 const AT_TEXTS: usize = 8;
 /// The offset of the number of polls of the kernel.
 const AT_POLLS: usize = 16;
-/// The offset of the number of open operations at the time of the last poll.
+/// The offset of the number of open operations at the time when the words were last stored.
 const AT_OPEN: usize = 24;
 /// The offset of the time since which the worker sleeps or may sleep; 0: it does not sleep. The lowest bit: the worker is armed, so
 /// its application may sleep on the worker's descriptor.

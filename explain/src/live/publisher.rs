@@ -7,15 +7,16 @@ use crate::snapshot::WorkerStatus;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The minimum intervals between two texts in ns: while the worker polls, and before sleeps.
+/// The minimum interval between two texts while the worker polls, in ns.
 const POLLING: u64 = 100_000_000;
+/// The minimum interval between two texts before sleeps, in ns.
 const SLEEPING: u64 = 1_000_000;
 /// The number of polls of the kernel between two reads of the clock; a poll after which the next one is far away reads the clock
 /// too.
 const CLOCK: u64 = 64;
-/// The pause before the next text: this multiple of the time that the last text took, at most `LONGEST` ns. The last text may have
-/// taken long only because it was interrupted.
+/// The pause before the next text is this multiple of the time that the last text took.
 const SHARE: u64 = 100;
+/// The maximum of the pause before the next text, in ns. The last text may have taken long only because it was interrupted.
 const LONGEST: u64 = 1_000_000_000;
 
 /// Publishes a worker's state. Without a place, it publishes nothing.
@@ -24,8 +25,9 @@ pub struct Publisher {
     polls: Cell<u64>,
     /// Whether the worker is in a call that waits and has stopped spinning.
     waits: Cell<bool>,
-    /// The time of the last text, and the duration of writing it, in ns.
+    /// The time of the last text in ns.
     written: Cell<u64>,
+    /// The duration of writing the last text in ns.
     took: Cell<u64>,
 }
 

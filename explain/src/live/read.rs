@@ -157,8 +157,8 @@ pub(super) fn read(
     Some(Status { version, context, open_ms, workers, unseen, unread, ..Status::default() })
 }
 
-/// Returns the last text of a place, and the time at which it was written. The inner `None`: the place is not in use any more, or
-/// the file is too short. The outer `None`: the limits are exhausted.
+/// Returns the last text of a place, parsed, with the place's words and the time at which it was written. The inner `None`: the
+/// place is not in use any more, or the file is too short. The outer `None`: the limits are exhausted.
 fn text(file: &File, at: usize, room: &mut Room) -> Option<Option<(Words, u64, WorkerStatus)>> {
     let Some(mut last) = words(file, at) else { return Some(None) };
     for _ in 0..TRIES {

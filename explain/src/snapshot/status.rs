@@ -152,7 +152,7 @@ pub struct EndpointStatus {
     /// The endpoint's nonzero counters (`EndpointCounters`).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, u64>,
-    /// The wait of the endpoint's oldest operation.
+    /// The wait of the endpoint's oldest operation, or of its answers and other messages of the library.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
     /// The reason that the endpoint has failed.

@@ -5,7 +5,8 @@ use crate::setting::{Origin, ValueView};
 use crate::snapshot::{LogView, Report};
 use tieline_plugin_api::raised_rights;
 
-/// Lists the paths, the refusals, the settings that differ in origin from the default, the provider log so far, and warnings.
+/// Lists the paths, the decisions that exclude something, the values that were set, the log lines so far, the first phase of waits,
+/// and the warnings. Values from files are omitted in a setuid program.
 #[must_use]
 pub fn opened(report: &Report) -> Vec<String> {
     let mut lines = vec![format!("Tieline {}, provider ABI {}", report.version, report.abi)];

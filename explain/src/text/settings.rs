@@ -33,7 +33,7 @@ pub fn values_text_within(values: &[ValueView], files: &[FileView], width: usize
     text
 }
 
-/// Formats the facts about one variable, one per line.
+/// Formats the facts about one variable in rows.
 #[must_use]
 pub fn value_text(value: &ValueView) -> String {
     value_text_within(value, WIDTH)

@@ -2,9 +2,9 @@
 //!
 //! A provider may call these services from any thread, at any time, until the process ends. So the table and its objects are never
 //! freed. Settings and log are released when the provider ends. After that, only the clock and `pages_free` serve its calls. A
-//! later provider of the same name reuses the memory. The number in the table's `context` distinguishes calls of the two providers.
-//! A table is reused once more than [`RESTING`] tables of its name are unused. The services print nothing: lines are added to a log
-//! that the report shows.
+//! later provider of the same name may reuse the memory. The number in the table's `context` distinguishes calls of the two
+//! providers. A table is reused once more than [`RESTING`] tables of its name are unused. The services print nothing: lines are
+//! added to a log that the report shows.
 
 use crate::settings::Settings;
 use std::cell::UnsafeCell;

@@ -316,7 +316,7 @@ impl OpenInterface {
         reached(self.provider(), code)
     }
 
-    /// Creates an endpoint. The caller owns the handle, and closes it through [`OpenInterface::endpoint`].
+    /// Creates an endpoint. The result of [`OpenInterface::endpoint`] for the handle closes it.
     pub fn connect(
         &self,
         address: &[u8],
@@ -344,7 +344,7 @@ impl OpenInterface {
         OwnedEndpoint::new(new.0, self.endpoint_table)
     }
 
-    /// Makes progress with one indirect call. The payloads of the previous call's events become invalid.
+    /// Makes progress with one indirect call. The payloads of the previous call's events become invalid, unless they are lent.
     ///
     /// # Safety
     /// The caller reads the events' payloads only before the next poll of this interface, and while it is open.

@@ -39,7 +39,7 @@ impl RawEndpoint {
         self.table = &FAILED_ENDPOINT;
     }
 
-    /// Checks whether [`RawEndpoint::fail`] was called.
+    /// Checks whether calls do not reach a provider.
     #[cfg(test)]
     pub fn failed(&self) -> bool {
         std::ptr::eq(self.table, &FAILED_ENDPOINT)
@@ -90,8 +90,8 @@ impl RawEndpoint {
     /// Writes remote memory.
     ///
     /// # Safety
-    /// The endpoint is open. The key was imported by this endpoint's `import_key` and was not dropped. The pieces are readable
-    /// until the call returns; after PENDING, until the completion, or until the endpoint is closed.
+    /// The endpoint is open. The key was imported by `import_key` of this endpoint or of its interface, and was not dropped. The
+    /// pieces are readable until the call returns; after PENDING, until the completion, or until the endpoint is closed.
     #[inline(always)]
     pub unsafe fn put(&self, op: &Rma) -> i32 {
         // SAFETY: the caller guarantees the conditions above.

@@ -13,7 +13,7 @@ use tieline_plugin_api::abi::{
 /// The maximum number of domains that a trial opens. Domains of one provider usually run the same code.
 const MOST_DOMAINS: usize = 4;
 
-/// The room for a provider's words.
+/// The capacity of the buffer for `last_error`, in bytes.
 const WORDS: usize = 1024;
 
 /// Calls the entry function and returns whether it reported success.

@@ -2,8 +2,8 @@
 //!
 //! A function of a damaged file may return and have changed what belongs to its caller. The child that tries the file may go on by
 //! chance although this process would end, because its own values lie elsewhere. So a trial on x86-64 fills registers and stack of
-//! the caller with a mark, and compares them afterwards. Nor does a stack word that the function has not set hold a valid address.
-//! On other processors, functions are called without these checks.
+//! the caller with a mark, and compares them afterwards. A stack word that the function has not set holds no valid address. On
+//! other processors, functions are called without these checks.
 
 use std::ffi::c_void;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -14,16 +14,16 @@ use std::sync::atomic::Ordering;
 pub(crate) enum Broke {
     /// Registers that the calling convention keeps.
     Registers,
-    /// The stack of its caller.
+    /// The stack of the function's caller.
     Stack,
-    /// Memory beside the room that it was given.
+    /// Memory beside the buffer that the function was given.
     Memory,
 }
 
 impl Broke {
     const ALL: [Broke; 3] = [Broke::Registers, Broke::Stack, Broke::Memory];
 
-    /// The letter of a child's answer.
+    /// Returns the letter for a child's answer.
     pub(crate) fn letter(self) -> u8 {
         match self {
             Broke::Registers => b'r',

@@ -518,7 +518,7 @@ pub(crate) fn own_uid() -> u32 {
     unsafe { libc::getuid() }
 }
 
-/// Returns a new descriptor for the file that process `pid` has open as `number`. The kernel requires the same right as for reading
+/// Returns a new descriptor for the file that process `pid` has open as `number`. `pidfd_getfd` requires the same right as reading
 /// that process's memory.
 pub(crate) fn descriptor_of(pid: i32, number: i32) -> io::Result<OwnedFd> {
     let owned = |fd: RawFd| {

@@ -56,7 +56,7 @@ impl Mechanism for Cma {
     fn describe(&self, attr: &mut ModuleAttr) {
         // Above every network module, and below shm, which needs no system call.
         attr.priority = 70;
-        // A small put takes two system calls, a small get takes one. The copy itself runs at memcpy's speed minus the cost of
+        // A small put takes two system calls, a small get takes one. The copy itself runs at about memcpy's speed minus the cost of
         // pinning pages.
         let rma = Cost { overhead_ns: 1000.0, latency_ns: 0.0, bytes_per_second: 12e9 };
         attr.cost[cost_class::SMALL_RMA] = rma;

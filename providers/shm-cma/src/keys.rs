@@ -32,7 +32,7 @@ pub(crate) type Cookie = [u8; 16];
 #[repr(C, align(64))]
 struct Entry {
     cookie: [AtomicU64; 2],
-    /// The generation of the registration; 0 if the entry is free.
+    /// The generation of the registration; 0 if it was revoked or the entry is free.
     generation: AtomicU64,
     base: AtomicU64,
     len: AtomicU64,

@@ -37,7 +37,7 @@ pub(crate) fn kernel_has_it() -> Result<(), Failure> {
     })
 }
 
-/// Copies and compares the peer's cookie, and takes a place among the peer's accessors. The error text names the cause.
+/// Copies and compares the peer's cookie, and takes a place among the peer's accessors. The error text names the likely cause.
 pub(crate) fn reach(me: &Facts, peer: &Address) -> Result<Accessor, Failure> {
     let them = &peer.facts;
     me.may_name(them)?;

@@ -51,7 +51,7 @@ impl Mechanism for Knem {
         // The priority is below that of shm-cma, which needs no registration, and above that of every network module.
         attr.priority = 65;
         // A copy takes one system call per batch and two liveness checks of the peer; UCX assumes 1200 ns for knem. The copy itself
-        // runs at memcpy's speed, because the target's pages are already pinned.
+        // runs at about memcpy's speed, because the target's pages are already pinned.
         let rma = Cost { overhead_ns: 1400.0, latency_ns: 0.0, bytes_per_second: 11e9 };
         attr.cost[cost_class::SMALL_RMA] = rma;
         attr.cost[cost_class::BULK_RMA] = rma;

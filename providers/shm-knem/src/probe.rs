@@ -114,7 +114,7 @@ fn why(miss: Miss) -> String {
     }
 }
 
-/// Checks the peer with this address: reads its card, and opens its files. The error text names the cause.
+/// Checks the peer with this address: reads its card, and opens its files. The error text names the likely cause.
 pub(crate) fn reach(
     kernel: &dyn Kernel,
     me: &Facts,

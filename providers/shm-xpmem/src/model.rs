@@ -1,10 +1,10 @@
 //! The cost model: when attaching memory pays off.
 //!
 //! Warm memory (attached, with its pages faulted in) is copied by loads and stores without a system call. Warming it costs an
-//! attachment and one fault per 132 KiB, many times the price of one kernel copy of cold memory. The number of future uses of a
-//! range is unknown: this is the rent-or-buy (ski rental) problem. Each access to a cold window is left to the next lane, and the
-//! savings of warm memory are recorded. When they reach the cost of warming, the window is warmed. This rule costs about twice the
-//! optimum with known future uses in the worst case.
+//! attachment and one fault per 132 KiB, usually many times the price of one kernel copy of cold memory. The number of future uses
+//! of a range is unknown: this is the rent-or-buy (ski rental) problem. Each access to a cold window is left to the next lane, and
+//! the savings of warm memory are recorded. When they reach the cost of warming, the window is warmed. This rule costs about twice
+//! the optimum with known future uses in the worst case.
 //!
 //! The costs are measured on this machine, on memory of this process, when the first interface that may decline accesses is opened
 //! (`measure`).

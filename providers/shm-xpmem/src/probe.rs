@@ -131,7 +131,7 @@ pub struct Peer {
     pub(crate) kernel_copies: bool,
 }
 
-/// Checks the peer with this address: reads its card, and opens its files. The error text names the cause.
+/// Checks the peer with this address: reads its card, and opens its files. The error text names the likely cause.
 pub(crate) fn reach(lease: &Lease, page: u64, me: &Facts, address: &[u8]) -> Result<Peer, Failure> {
     let peer = Address::decode(crate::DOMAIN, MAGIC, address)?;
     let card = peer.card as Segment;

@@ -190,7 +190,7 @@ pub(crate) enum Record {
         segment: u64,
     },
     /// The answer to the sender: the descriptors of the segment and of the key table; without descriptors, there is no such
-    /// segment.
+    /// segment, or the descriptors were lost.
     KeyReply {
         segment: u64,
         len: u64,

@@ -34,7 +34,7 @@ use crate::wake;
 const MAX_INBOUND: usize = sys::PAGE * 8;
 /// The approximate number of socket records after which the rings are polled again, which bounds the length of a call in a flood.
 const ENOUGH_RECORDS: u32 = 512;
-/// The interval of socket checks while the application polls.
+/// The minimum interval of socket checks while the application polls.
 const MAINTENANCE: Duration = Duration::from_micros(100);
 /// The maximum number of polls between two checks of the clock.
 const CLOCK_EVERY: u32 = 64;
@@ -87,7 +87,7 @@ struct State {
 /// The failed endpoints that are being reported.
 #[derive(Default)]
 struct Telling {
-    /// The indices and notices of these endpoints. The rings have noted their positions for these.
+    /// The indices and notices of these endpoints. The rings' positions were noted for these endpoints.
     notices: VecDeque<(usize, Notice)>,
     /// The number of unread slots at the last check.
     left: u64,
@@ -408,7 +408,7 @@ impl State {
         }
     }
 
-    /// Runs the maintenance at the interval [`MAINTENANCE`], whether the application polls in a tight loop or occasionally.
+    /// Runs the maintenance at about the interval [`MAINTENANCE`], whether the application polls in a tight loop or occasionally.
     fn check_clock(&mut self, shared: &Shared, cookie: &Id) {
         let now = Instant::now();
         let slow = now.duration_since(self.clock_read) > MAINTENANCE / 2;

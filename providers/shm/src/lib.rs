@@ -1,10 +1,10 @@
 //! Provider `shm`: messages, puts, gets and atomics between processes of one host.
 //!
 //! The domain `shm` has one module, `ring`. The module needs no ptrace rights, and neither a common PID namespace nor /dev/shm.
-//! Memory consists of anonymous files (memfd), sealed against shrinking. They are passed over a Unix socket, whose peer is
-//! authenticated by user and by a random cookie. The sockets are in a directory that no other user can enter (see `directory.rs`);
-//! without such a directory they have abstract names. Processes that start or end there remove the sockets that killed processes
-//! left.
+//! Memory consists of anonymous files (memfd), sealed against changes of their size. They are passed over a Unix socket, whose peer
+//! is authenticated by user and by a random cookie. The sockets are in a directory that no other user can enter (see
+//! `directory.rs`); without such a directory they have abstract names. Processes that start or end there remove the sockets that
+//! killed processes left.
 //!
 //! # A channel
 //!

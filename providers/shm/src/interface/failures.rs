@@ -78,8 +78,8 @@ impl State {
         !self.accept_paused
     }
 
-    /// Returns an upper bound of the unread slots before the noted positions. Rings the bells of these channels, because a bell may
-    /// have been lost with its sender.
+    /// Returns an upper bound of the unread slots before the noted positions. Marks the bells of these channels as rung, because a
+    /// bell may have been lost with its sender.
     fn unread(&mut self) -> u64 {
         let mut left = 0;
         for (index, slot) in self.inbound.iter_mut().enumerate() {
