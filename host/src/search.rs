@@ -36,7 +36,8 @@ const LIBDIR: &str = match option_env!("TIELINE_LIBDIR") {
 enum Kind {
     /// The user named the directory, so a problem with it is reported.
     Named,
-    /// The directory is that of the library or the executable, so the report mentions it only if it contains providers.
+    /// The directory is that of the library or the executable, or lies in it. The report mentions it only if it contains providers
+    /// or cannot be read.
     Beside,
     /// The directory belongs to the installation, so its files are not tried in a child process.
     System,

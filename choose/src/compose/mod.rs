@@ -196,7 +196,7 @@ impl Composition {
     /// Checks that the domains, modules and connection modules that the user marked `required:` can be used.
     ///
     /// # Errors
-    /// An error with the first missing name, and the reason from its record.
+    /// An error with the first missing name, and the reason from its record if it has one.
     pub fn check_required(&self, preferences: &Preferences) -> Result<(), Error> {
         let reason = |name: &str| {
             let about = |r: &&Record| {

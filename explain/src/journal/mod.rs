@@ -2,11 +2,11 @@
 //! text, and this output is off unless the setting is given.
 //!
 //! Several processes may share a local file: each write appends whole lines, and each line begins with the name of its writer. Some
-//! text originates from peers, so a space replaces each character that ends a line or hides its contents. The file is opened when
-//! there is something to write. Writing holds no lock, and is given up if a pipe is full. On stderr, it may still wait for a reader
-//! if another process fills the pipe at the same moment. Write errors do not end the program; they are counted and shown in the
-//! report. The amount of output is bounded: repetitions of a failure, or of the lanes to a peer, are written at growing intervals.
-//! Lines beyond the limit are only counted.
+//! text originates from peers, so a space replaces each control character and each invisible character that changes the display of
+//! others. The file is opened when there is something to write. Writing holds no lock, and is given up if a pipe is full. On
+//! stderr, it may still wait for a reader if another process fills the pipe at the same moment. Write errors do not end the
+//! program; they are counted and shown in the report. The amount of output is bounded: repetitions of a failure, or of the lanes to
+//! a peer, are written at growing intervals. Lines beyond the limit are only counted.
 
 mod bounds;
 mod sys;
