@@ -1,10 +1,10 @@
 //! A worker's address: opaque bytes that the application carries to its peers.
 //!
-//! The address contains the host and its namespaces (for the reachability report), the worker, and one candidate for every module
-//! that the worker has open: the module, and the bytes that this module's provider understands. After the candidates, the address
-//! lists the schemes by which connections can be formed, for modules that need another module's help. A context with a progress
-//! thread adds the same for its service worker, which executes peers' memory operations while the application computes. The
-//! worker's promises are at the end.
+//! The address contains the context, the process with its host and namespaces, and the worker. A candidate, of at most 64, stands
+//! for a module that the worker has open: its name, priority, and the bytes that its provider understands. After the candidates,
+//! the address lists the schemes by which connections can be formed, for modules that need another module's help. A context with a
+//! progress thread adds the same for its service worker, which executes peers' emulated operations while the application computes.
+//! Since format 1.1, the worker's promises are at the end.
 
 use crate::{Error, Status};
 use std::sync::OnceLock;
@@ -19,7 +19,7 @@ const PROMISES: u8 = 1;
 /// A promise: the worker makes progress continuously.
 const POLLS_OFTEN: u8 = 1;
 /// The version of the library's own messages (`emulate::id`) that this worker speaks, major and minor. The address carries the
-/// version, so messages do not: both sides have each other's address before they exchange messages.
+/// version, so messages do not.
 pub const MESSAGES: (u8, u8) = (1, 4);
 /// The minor version that added notifications of puts.
 pub const NOTIFICATIONS: u8 = 1;
@@ -33,7 +33,7 @@ pub const EXITS: u8 = 4;
 pub const CONNECTS_ONLY: i32 = i32::MIN;
 const MAX_CANDIDATES: usize = 64;
 const MAX_SCHEMES: usize = 64;
-/// The maximum length of a host name, which is only displayed: a longer name is truncated.
+/// The maximum number of characters of a host name, which is only displayed: a longer name is truncated.
 const MAX_HOST: usize = 63;
 
 /// One route to a worker.
@@ -59,7 +59,6 @@ pub struct Scheme {
     /// The carrier of its datagrams.
     pub via: Via,
     /// The candidates whose connections the scheme can form: index of the candidate, and the scheme's rank for that candidate.
-    /// Different domains may be connected by different schemes.
     pub serves: Vec<(u8, i32)>,
 }
 
@@ -125,7 +124,7 @@ pub struct WorkerAddress {
 }
 
 impl WorkerAddress {
-    /// Packs the address for a peer.
+    /// Packs the address for a peer. Candidates and schemes beyond 64 are omitted.
     ///
     /// # Errors
     /// `TooLarge` for an address of a module or connector of 64 KiB or more.
@@ -152,7 +151,7 @@ impl WorkerAddress {
     /// Parses a peer's bytes. Every length is checked.
     ///
     /// # Errors
-    /// `BadData` for bytes that are no address, `Unsupported` for another version of the format or of the core's messages.
+    /// `BadData` for bytes that are no address, `Unsupported` for another major version of the format or of the core's messages.
     pub fn parse(bytes: &[u8]) -> Result<WorkerAddress, Error> {
         let address = FORMAT.unseal(bytes, Self::parse_fields).map_err(|no| {
             Error::new(
@@ -195,7 +194,7 @@ impl WorkerAddress {
         Ok(WorkerAddress { context, messages, location, entry, service, polls_often })
     }
 
-    /// Returns the address of the service worker alone.
+    /// Returns the address of the service worker alone, without promises; `None` if there is no service worker.
     pub fn service_address(&self) -> Option<WorkerAddress> {
         Some(WorkerAddress {
             context: self.context,
@@ -207,7 +206,7 @@ impl WorkerAddress {
         })
     }
 
-    /// Returns the peer's name for display: `process 4711`, with the host's name if the peer is on another host.
+    /// Returns the peer's name for display: `process 4711`, with the host's name, if it is known, for a peer on another host.
     pub fn label(&self) -> String {
         static HERE: PerProcess<OnceLock<[u8; 16]>> = PerProcess::new();
         let Location { pid, host, boot_id, .. } = &self.location;
@@ -295,7 +294,7 @@ impl WorkerEntry {
     }
 }
 
-/// Reads a text with a one-byte length, for display. Control characters and invisible characters become `?`.
+/// Reads a text with a one-byte length. Control characters and invisible characters become `?`.
 fn words(r: &mut Reader<'_>) -> Result<String, Status> {
     Ok(r.name()?.replace(|c: char| !is_plain(c), "?"))
 }
@@ -312,7 +311,7 @@ fn boot_id_here() -> [u8; 16] {
 }
 
 impl Location {
-    /// Returns the location of this process. A field that cannot be read is zero, and zero equals no other host's value.
+    /// Returns the location of this process. A field that cannot be read is zero or empty.
     pub fn here() -> Location {
         let inode = |name: &str| {
             use std::os::unix::fs::MetadataExt;

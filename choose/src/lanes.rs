@@ -1,12 +1,12 @@
 //! The lanes to a peer: the paths that reach the peer, and their order.
 //!
 //! The module is a pure function: the caller queries interfaces, probes mechanisms, and passes the results as arguments. If a
-//! mechanism cannot reach a peer, the result has one lane less and one more record.
+//! module cannot reach a peer, the result has no lane over it, and a record with the reason.
 //!
 //! Lanes are sorted by rank. A path's reserve comes after similar message modules of other domains. Emulation over messages comes
-//! last. If messages stay within the host, a network's put and get that need the target's progress are left out, since emulation
-//! needs that progress too. A key is served by the first suitable lane. A lane whose module reaches only memory of its own domain
-//! (`alloc`) is skipped for other memory.
+//! last. If messages stay within the host, a network's memory operations that need the target's progress are left out, since
+//! emulation needs that progress too. A lane whose module reaches only memory that its peer's module allocated (`alloc`) is skipped
+//! for other memory.
 
 mod small;
 
@@ -60,16 +60,16 @@ pub struct RankedLane {
     pub because: String,
 }
 
-/// The lanes of a pair; each list begins with the first choice.
+/// The lanes of a pair; each list that is not empty begins with the first choice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lanes {
-    /// The lanes for messages; empty: the peer cannot be reached.
+    /// The lanes for messages; empty: no message reaches the peer.
     pub message: Vec<RankedLane>,
     /// The lanes for put and get.
     pub rma: Vec<RankedLane>,
     /// The lanes for atomics.
     pub atomic: Vec<RankedLane>,
-    /// The records of the modules that cannot reach this peer, and of those chosen for it.
+    /// The records of the modules that cannot reach this peer, of those chosen for it, and of those that emulation replaces.
     pub records: Vec<Record>,
 }
 
@@ -87,7 +87,8 @@ impl Lanes {
 
 impl Lanes {
     /// Describes the composed lanes besides messages: `RMA verbs:rxe0/rc, atomic emulated, connect verbs:rxe0/ud`. Adds a record
-    /// for each connection module. `wired` holds local modules, each with the module that forms its connections with this peer.
+    /// for each connection module that a used module has. `wired` holds local modules, each with the module that forms its
+    /// connections with this peer.
     pub fn compose(&mut self, peer: &str, wired: &[(ModuleRef, ModuleRef)]) -> String {
         let mut used: Vec<ModuleRef> = in_use(&self.message);
         let mut parts = Vec::new();
@@ -315,11 +316,11 @@ fn emulation(before: &[RankedLane]) -> RankedLane {
     }
 }
 
-/// Makes a record for each module that serves this peer.
+/// Makes a record for each module that serves this peer, except for later message lanes.
 fn chosen(peer: &str, lanes: &Lanes) -> Vec<Record> {
     let mut uses: Vec<(ModuleRef, Vec<String>, Vec<String>)> = Vec::new();
     for role in Role::DATA {
-        // A second message lane is a reserve and not in use.
+        // A later message lane is not in use while the first one works.
         let active = if role == Role::Message { 1 } else { usize::MAX };
         for lane in lanes.of(role).iter().take(active) {
             let LaneTarget::Module(at, _) = &lane.via else { continue };

@@ -105,7 +105,7 @@ impl Role {
         }
     }
 
-    /// Returns the capability that a data-path module lacks for the role.
+    /// Returns the capability that a module lacks for the role; `None` if it is fit.
     pub fn lacks(self, facts: &ModuleFacts) -> Option<&'static str> {
         let has = |bits: u64| facts.caps & bits != 0;
         match self {
@@ -145,7 +145,8 @@ impl Role {
     }
 }
 
-/// Returns the time for an operation of `size` bytes, in ns. An invalid cost counts as infinitely slow.
+/// Returns the time for an operation of `size` bytes, in ns. Without a stated bandwidth, bytes take no time. An invalid cost counts
+/// as infinitely slow.
 pub fn cost_ns(cost: &Cost, size: usize) -> f64 {
     let on_the_wire =
         if cost.bytes_per_second > 0.0 { size as f64 / cost.bytes_per_second * 1e9 } else { 0.0 };
@@ -214,8 +215,8 @@ pub fn time(ns: f64) -> String {
 }
 
 /// Returns the scheme that two sides use for a pair of modules. The choice is among the schemes that both sides have, each with the
-/// higher one of its two priorities. The scheme with the highest priority is chosen; among equals, the first by name. Both sides
-/// compute the same result without a message.
+/// higher one of its two priorities. The scheme with the highest priority is chosen; among equals, the first by name. Two sides
+/// with each other's lists compute the same result without a message.
 ///
 /// # Errors
 /// [`Status::Unreachable`], with the schemes of each side.

@@ -19,7 +19,7 @@ pub enum Scope {
     Context,
 }
 
-/// A failure with its three facts: event, reason and remedy. An error with only a status needs no allocation.
+/// A failure with its event, and its reason and remedy if they are known. [`Error::from_status`] allocates no memory.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error {
     status: Status,
@@ -49,7 +49,7 @@ impl Error {
         Error { status, facts: Some(Box::new(facts)) }
     }
 
-    /// Makes an error with only a status, whose text is the reason.
+    /// Makes an error with only a status, whose text is the event.
     #[inline]
     #[must_use]
     pub const fn from_status(status: Status) -> Error {
@@ -72,7 +72,7 @@ impl Error {
         self
     }
 
-    /// Returns the same error, with the setting that caused it.
+    /// Returns the same error, with the setting that caused it. An error with only a status is returned unchanged.
     #[must_use]
     pub fn about(mut self, name: &str, setting: Setting) -> Error {
         if let Some(facts) = &mut self.facts {
@@ -108,7 +108,7 @@ impl Error {
         self.facts.as_ref().map_or(self.status.text(), |f| &f.what)
     }
 
-    /// Returns the text of the reason; empty if the status is sufficient.
+    /// Returns the text of the reason; empty if there is none.
     #[must_use]
     pub fn why(&self) -> &str {
         self.facts.as_ref().map_or("", |f| &f.why)

@@ -1,15 +1,16 @@
-//! What explains a failure, a decision or a state: as data, as text and JSON, and in the files that show it.
+//! The explanation of a failure, a decision or a state: as data, as text and JSON, and in the files that show it.
 //!
-//! Every other crate above the provider interface uses this one, so it knows nothing about providers, peers or the core.
+//! Most crates above the provider interface use this one, so it depends on that interface only.
 //!
 //! | module | contents |
 //! |---|---|
 //! | [`error`], [`record`] | a failure, its reason and the remedy; a decision about a provider, module or peer |
 //! | [`snapshot`] | a context as plain data: its set-up and decisions ([`Report`]), and the state of its workers ([`Status`]) |
 //! | [`text`] | the texts of a snapshot for users. Its JSON is made from the data by [`json`] |
-//! | [`journal`] | events as lines in the file that `TIELINE_REPORT` names |
+//! | [`journal`] | events as lines on stderr or in a file, as `TIELINE_REPORT` selects |
 //! | [`live`] | the file in which a context publishes its state, and its reader |
 //! | [`log`] | the lines that a report keeps |
+//! | [`Setting`], [`ValueView`], [`FileView`] | a setting with its origin, a variable, and a settings file |
 //!
 //! [`Status`]: snapshot::Status
 

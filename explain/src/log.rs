@@ -1,9 +1,9 @@
-//! Lines that are kept for the report while a context is used: the first and the last ones. The library itself prints nothing.
+//! Lines that are kept for the report while a context is used: the first ones, the last ones, and lasting ones between them.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The number of lines that each half keeps.
+/// The maximum number of first lines, of last lines, and of lasting lines between them.
 const KEPT: usize = 256;
 
 /// Checks whether a character may appear in a line. Control characters, line ends and invisible characters that change the display
@@ -19,7 +19,7 @@ pub fn is_plain(c: char) -> bool {
 /// The lines added so far, as text or as records. Any thread may add lines.
 pub struct Log<T> {
     lines: Mutex<Lines<T>>,
-    /// The function that receives each line when it is added, if set.
+    /// The function that receives each line that is added, if set.
     heard: OnceLock<Hearer<T>>,
 }
 
@@ -28,15 +28,15 @@ type Hearer<T> = Box<dyn Fn(&T) + Send + Sync>;
 struct Lines<T> {
     first: Vec<T>,
     last: VecDeque<T>,
-    /// The latest lasting lines that lie between the two halves; other lines do not displace lasting ones.
+    /// The latest lasting lines that lie between the two halves. Only later lasting lines displace them.
     lasting: VecDeque<T>,
-    /// The number of lines between the two halves that were dropped, including lasting ones.
+    /// The number of lines between the two halves, including the lasting ones that are kept.
     left_out: u64,
 }
 
 /// An entry of a log.
 pub trait Line: Clone + PartialEq + From<String> {
-    /// Checks whether the line is lasting, so that later lines do not displace it.
+    /// Checks whether the line is lasting, so that only later lasting lines can displace it.
     fn lasts(&self) -> bool {
         false
     }
@@ -57,7 +57,7 @@ impl<T> Default for Log<T> {
 }
 
 impl<T: Line> Log<T> {
-    /// Passes each line that is added later to a function.
+    /// Passes each line that is added later to a function. A second call has no effect.
     pub fn pass_on(&self, to: impl Fn(&T) + Send + Sync + 'static) {
         let _ = self.heard.set(Box::new(to));
     }
@@ -74,12 +74,12 @@ impl<T: Line> Log<T> {
         }
     }
 
-    /// Adds a line unless the log contains it.
+    /// Adds a line, unless an equal one is among the first or the last lines.
     pub fn add_once(&self, line: T) {
         let _ = self.add_if_new(line);
     }
 
-    /// Adds a line unless the log contains it; `false`: the log contains it.
+    /// Adds a line, unless an equal one is among the first or the last lines; `false`: there is one.
     pub fn add_if_new(&self, line: T) -> bool {
         let mut lines = self.locked();
         if lines.first.contains(&line) || lines.last.contains(&line) {
@@ -91,7 +91,7 @@ impl<T: Line> Log<T> {
         true
     }
 
-    /// Returns the kept lines, oldest first.
+    /// Returns the kept lines, oldest first, with a line that counts those left out.
     pub fn lines(&self) -> Vec<T> {
         let Lines { first, last, lasting, left_out } = &*self.locked();
         let between = {
@@ -123,10 +123,10 @@ impl<T: Line> Lines<T> {
     }
 }
 
-/// One line that a provider logged.
+/// One line that a provider or the library logged.
 #[derive(Clone, PartialEq, Eq)]
 pub struct LogLine {
-    /// The provider that logged it.
+    /// The provider that logged the line, or `tieline`.
     pub provider: String,
     /// The level, one of `TIELINE_LOG_*`.
     pub level: u32,

@@ -1,4 +1,4 @@
-//! The record of every decision about providers, domains, modules and peers, with its reason.
+//! The record of a decision about a provider, domain, module or peer, with its reason.
 //!
 //! A [`Record`] names its subject (`provider`, and, if the decision is about one, `domain`, `module` and `peer`) and holds one
 //! [`Verdict`]. `tieline info --why`, the text of "no usable path" and the JSON are made from the same list of records.
@@ -39,13 +39,13 @@ pub enum Verdict {
     NotFound {
         /// The places that were searched.
         looked: String,
-        /// The nearest existing name.
+        /// The nearest existing name, if one is similar.
         nearest: Option<String>,
     },
     /// The subject was found, but is not usable.
     Refused {
-        /// The step that failed: `search`, `permissions`, `elf`, `note`, `abi`, `fork`, `probe`, `dlopen`, `symbol`, `init`, `value` (a
-        /// setting that the provider refuses), `layout`, `tables`, `open`.
+        /// The step that failed: `search`, `permissions`, `elf`, `note`, `abi`, `static`, `fork`, `probe`, `dlopen`, `symbol`,
+        /// `init`, `value` (a setting that the provider refuses), `layout`, `tables`, `open`, `selftest`.
         phase: String,
         /// The expected value.
         expected: String,
@@ -68,7 +68,7 @@ pub enum Verdict {
     OutrankedBy {
         /// The preferred subject.
         winner: String,
-        /// The rule: `priority 80 over 60`, `cost`, `first of its name`.
+        /// The rule that decided: `priority 80 over 60`, `first of its name`, or a comparison of costs.
         rule: String,
     },
     /// The subject cannot reach the peer.
@@ -101,7 +101,7 @@ pub enum Verdict {
 }
 
 impl Record {
-    /// Makes a record about a provider as a whole.
+    /// Makes a record about a provider, without a domain, module or peer.
     #[must_use]
     pub fn provider(provider: impl Into<String>, verdict: Verdict) -> Record {
         Record { provider: provider.into(), domain: None, module: None, peer: None, verdict }
@@ -162,7 +162,7 @@ impl Verdict {
         }
     }
 
-    /// Returns the facts of the decision, in one line.
+    /// Returns the facts of the decision as text.
     #[must_use]
     pub fn detail(&self) -> String {
         match self {

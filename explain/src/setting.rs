@@ -43,7 +43,7 @@ pub struct Setting {
     pub origin: Origin,
 }
 
-/// A variable with its value, kind and description: a line of `tieline config`.
+/// A variable with its value, kind and description: an entry of `tieline config`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ValueView {
     /// The name of the variable.
@@ -54,9 +54,10 @@ pub struct ValueView {
     pub origin: Origin,
     /// The default of the variable.
     pub default: String,
-    /// The kind of the value: `size`, `count`, `duration`, `bool`, `text`, `list`, or the accepted words.
+    /// The kind of the value: `size`, `count`, `duration`, `bool`, `text`, `list`, the accepted words, or both (`size|auto`).
     pub kind: String,
-    /// The owner: `core`, or the provider that reads the variable; `unknown` for a name that was not declared.
+    /// The owner: `core`, or the provider that reads the variable; `launcher` for a variable that launchers set; `unknown` for a
+    /// name that was not declared.
     pub owner: String,
     /// The description of the variable's effect.
     pub doc: String,
@@ -73,7 +74,8 @@ pub struct FileView {
     pub state: String,
 }
 
-/// Converts a name to the spelling in variables: `shm-cma` becomes `SHM_CMA`.
+/// Converts a name to the spelling in variables: `shm-cma` becomes `SHM_CMA`. An underscore replaces each character that is no
+/// ASCII letter or digit.
 pub fn upper(name: &str) -> String {
     name.chars()
         .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' })

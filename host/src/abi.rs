@@ -1,11 +1,11 @@
 //! The provider's tables as the core uses them: full size, and every slot can be called.
 //!
 //! A table of a provider may be shorter than the core's (an older provider), longer (a newer one) and have null slots. At load,
-//! each table is copied once into one of the tables below, in which a missing slot holds a stub that returns `UNSUPPORTED`. After
-//! that no path tests a size or a null.
+//! each table is copied into one of the tables below, in which a missing slot holds a stub. A stub returns `UNSUPPORTED`, 0 or
+//! nothing. Later calls test neither a size nor a null.
 //!
-//! [`RawEndpoint`] makes the data calls. An endpoint is created only from a handle that the provider has just returned, and only
-//! the thread of its interface uses it (it is not `Send`). Calls that take memory or a key, or that close an object, have further
+//! [`RawEndpoint`] makes the data calls. Its handle is one that the provider has just returned, or null with stubs. Only the thread
+//! of its interface uses it (it is not `Send`). Calls that take memory or a key, or that close an object, have further
 //! preconditions and are `unsafe`: `endpoint/abi.rs` and `worker/abi.rs` meet these.
 
 #![allow(unsafe_code)]
@@ -68,7 +68,7 @@ macro_rules! table {
                 #[doc = concat!("The slot `", stringify!($slot), "`, or its stub.")]
                 pub $slot: unsafe extern "C" fn(*mut c_void $(, $arg)*) -> $ret,
             )*
-            /// The slots that the provider has: bit n for slot n.
+            /// The slots of the provider that are not null: bit n for slot n.
             present: u32,
         }
 
@@ -224,7 +224,7 @@ pub struct Tables {
 /// The limit of a table's stated size, above that of any real table; a greater size is invalid.
 const MOST_TABLE_BYTES: usize = 1 << 16;
 
-/// Copies the part of a table that exists into a full table of zeros: `min(size)` bytes, whole slots only.
+/// Copies the part of a table that exists into the empty table `full`, whole words only; `None` if `table` is null.
 ///
 /// # Safety
 /// `table` is null or points to a table of the length that its first field states. `T` is one of the ABI's tables: plain C, for

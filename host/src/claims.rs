@@ -8,14 +8,14 @@ use tieline_plugin_api::abi::{DomainAttr, ModuleAttr};
 use tieline_plugin_api::{caps, connects, memory_caps, role};
 use tieline_trial::Unfit;
 
-/// The minimum payload of a packed message: every fixed message of the core fits, and a transfer in pieces makes progress after its
-/// header.
+/// The minimum for the maximum payload of a packed message: every fixed message of the core fits, and a transfer in pieces makes
+/// progress after its header.
 pub const LEAST_PACKED: usize = 64;
-/// The minimum length of the identity that an endpoint carries to its peer at first contact: that of a worker's address.
+/// The minimum for the maximum length of the identity that an endpoint carries to its peer at first contact.
 const LEAST_IDENTITY: usize = 4096;
 /// The maximum length of an address or key.
 const MOST_BYTES: usize = 4096;
-/// The minimum payload of a connector's datagram.
+/// The minimum for the maximum payload of a connector's datagram.
 const LEAST_DATAGRAM: usize = 1024;
 
 /// The capabilities that access memory by a key.
@@ -85,7 +85,8 @@ fn sense(module: &ModuleAttr, domain: &DomainAttr) -> Result<(), Unfit> {
     Ok(())
 }
 
-/// Checks a name: non-empty text with a terminating zero. If the zero is missing, the name was too long for its field.
+/// Checks a name: non-empty text without control characters, with a terminating zero. If the zero is missing, the name was too long
+/// for its field.
 fn name(bytes: &[u8], whose: &str) -> Result<(), Unfit> {
     let Some(end) = bytes.iter().position(|&byte| byte == 0) else {
         let expected =

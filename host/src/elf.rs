@@ -1,8 +1,9 @@
-//! Checks that an ELF file can be passed to dlopen safely, and reads its identity note. No code of the file runs.
+//! Checks those parts of an ELF file that the loader relies on without checking them, and reads its identity note. No code of the
+//! file runs.
 //!
-//! dlopen maps and accesses the ranges that the program headers state. If the file is shorter than they claim, the process dies of
-//! SIGBUS inside dlopen. So every header, segment and section is checked against the file's length first. The bytes are untrusted:
-//! every read is bounds-checked, every sum is checked for overflow, and every table has a bound.
+//! dlopen maps and accesses the ranges that the program headers state. If the file is shorter than they claim, the process may die
+//! of SIGBUS inside dlopen. So the headers, the loadable, dynamic and note segments, and the sections with contents are compared
+//! with the file's length first. The bytes are untrusted: reads are bounds-checked, and tables have a maximum length.
 
 mod dynamic;
 
@@ -70,9 +71,9 @@ const PT_NOTE: u32 = 4;
 const PT_GNU_RELRO: u32 = 0x6474_e552;
 const SHT_NULL: u32 = 0;
 const SHT_NOBITS: u32 = 8;
-/// The maximum number of segments or sections, above that of any real shared object.
+/// The maximum number of sections, above that of any real shared object.
 const MOST_HEADERS: u64 = 65_536;
-/// The maximum length of all notes of one segment; the largest seen in practice are a few hundred bytes.
+/// The maximum length of the notes of one segment or section; longer ones are not searched.
 const MOST_NOTE_BYTES: u64 = 64 * 1024;
 
 /// The machine number and its name for this build; `None` if the table has no entry for it.
@@ -109,7 +110,7 @@ fn machine_name(machine: u16) -> String {
     name.to_string()
 }
 
-/// Checks the structure of the whole file and reads the note.
+/// Checks headers, segments and sections, and reads the note.
 pub(crate) fn read(bytes: &(impl Bytes + ?Sized)) -> Result<Image, Unfit> {
     let header = Header::read(bytes)?;
     let note = segments(bytes, &header)?;
@@ -250,7 +251,7 @@ fn truncated<T>(
     )
 }
 
-/// Checks every segment, and returns the identity note of the first PT_NOTE that contains one.
+/// Checks the segments, and returns the identity note of the first PT_NOTE that contains one.
 fn segments(bytes: &(impl Bytes + ?Sized), header: &Header) -> Result<Option<Vec<u8>>, Unfit> {
     let (mut loads, mut dynamics, mut relro, mut note) = (Vec::new(), Vec::new(), Vec::new(), None);
     for i in 0..header.segments {
@@ -311,8 +312,8 @@ fn segments(bytes: &(impl Bytes + ?Sized), header: &Header) -> Result<Option<Vec
     Ok(note)
 }
 
-/// Checks every section. Returns the identity note of the section with the note's section name, because some tools move a note
-/// section out of PT_NOTE.
+/// Checks the sections with contents. Returns the identity note of the section with the note's section name, because some tools
+/// move a note section out of PT_NOTE.
 fn sections(bytes: &(impl Bytes + ?Sized), header: &Header) -> Result<Option<Vec<u8>>, Unfit> {
     let names = section(bytes, header, header.names_index);
     let mut note = None;

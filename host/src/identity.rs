@@ -33,7 +33,7 @@ const _: () = assert!(size_of::<NoteDesc>() >= FIRST_LENGTH);
 /// The origin of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The provider is linked into the core.
+    /// The provider is linked into the core or the program.
     BuiltIn,
     /// The provider is a file.
     File(PathBuf),
@@ -60,7 +60,7 @@ pub(crate) fn name_in_file(file_name: &str) -> Option<&str> {
 /// Checks the structure of a provider's file, and returns the descriptor of its note. None of its code runs.
 ///
 /// # Errors
-/// The file is no shared object that the loader could use.
+/// The file cannot be read, or is no shared object that the loader could use.
 pub fn note_of(file: &File) -> Result<Option<Vec<u8>>, Refusal> {
     let unreadable = |error: std::io::Error| -> Refusal {
         ("search", Unfit { expected: "a file that can be read".into(), found: error.to_string() })
@@ -73,7 +73,7 @@ pub fn note_of(file: &File) -> Result<Option<Vec<u8>>, Refusal> {
 /// Checks the descriptor of the note, and that its name is that in the name of the file, if it is given.
 ///
 /// # Errors
-/// A part of the note that this core cannot accept.
+/// The note is missing, or a part of it is one that this core cannot accept.
 pub fn check_note(desc: Option<&[u8]>, in_file: Option<&str>) -> Result<Identity, Refusal> {
     let Some(desc) = desc else {
         return refuse("note", "a note of owner `tieline` (.note.tieline.provider)", "none");

@@ -1,18 +1,19 @@
 //! Finds providers, checks them, and loads those that the filters admit.
 //!
-//! Each file passes these steps, and a failed step is recorded in the report:
+//! Each file passes these steps, and the report records a failed step:
 //!
 //! 1. the rights of the directory and of the file (`search`, `permissions`)
 //! 2. the file's structure (`elf`) and identity (`note`, `abi`)
 //! 3. the filters
-//! 4. a trial in a child process (`probe`)
+//! 4. a trial in a child process (`probe`), if this process can use the loader (`static`, `fork`). Files of the system directory
+//!    and files that are loaded already are not tried
 //! 5. the loader (`dlopen`, `symbol`)
-//! 6. the file's entry function (`init`, or `value` if it refuses a setting)
+//! 6. the file's entry function (`init`, or `value` if it refuses a setting; a missing device is recorded as not used)
 //! 7. the file's tables (`tables`) and layouts (`layout`)
 //!
-//! No code of a file runs before `probe`. The loaded file is the file that was checked. A file that a filter excludes is never
-//! opened. The first file of a name that passes is used. If a file fails, the next file of the same provider name is tried, and the
-//! built-in provider last.
+//! No code of a file runs before step 4. A file that a filter excludes is read but not loaded. The loaded file is the file that was
+//! checked, unless this process had loaded an earlier file of that path. The first file of a name that passes is used. If a file
+//! fails, the next file of the same provider name is tried, and the built-in provider last.
 
 pub mod abi;
 mod claims;
@@ -59,7 +60,7 @@ pub struct Builtin {
 pub struct Discovery {
     /// The providers in use, in the order in which they were found.
     pub providers: Vec<Arc<LoadedProvider>>,
-    /// One record for every provider, file and directory that was considered.
+    /// The records of the providers that were considered, and of files and directories that were refused.
     pub records: Vec<Record>,
     /// The directories that were searched, as text for a record.
     pub looked: String,
@@ -67,8 +68,8 @@ pub struct Discovery {
     pub log: Arc<Log<LogLine>>,
 }
 
-/// Searches for providers, checks them and loads them. `wanted` returns `Ok` if the filters admit a provider. A provider that they
-/// exclude is recorded with the returned verdict, and never opened.
+/// Searches for providers, checks them, and loads those that `wanted` admits. `wanted` returns `Ok` if the filters admit a
+/// provider. A provider that they exclude is recorded with the returned verdict, and is not loaded.
 pub fn discover(
     settings: Arc<dyn Settings>,
     builtin: &[Builtin],
@@ -89,7 +90,8 @@ pub fn discover_in(
 }
 
 impl Discovery {
-    /// Searches again for providers that the first search excluded, and adds them with their records.
+    /// Searches again for these providers, which the first search excluded. Adds those that start, and replaces the records about
+    /// all of them.
     pub fn bring(&mut self, settings: Arc<dyn Settings>, builtin: &[Builtin], names: &[String]) {
         let path = SearchPath::from_settings(&*settings);
         let other = || Verdict::Filtered { by: String::new() };
@@ -189,7 +191,7 @@ impl Search<'_> {
     ) {
         if let Some(first) = self.providers.iter().find(|provider| provider.name == name) {
             if origin == Origin::BuiltIn && first.version == *version {
-                // Both files contain the same provider, so no record is needed.
+                // The file and the program contain the same provider, so no record is needed.
                 return;
             }
             let winner = format!("{} {} ({})", first.name, first.version, first.origin);

@@ -1,7 +1,7 @@
 //! The loading of one provider: dlopen, entry symbol, tables, layouts. The module also has the state of a loaded provider.
 //!
 //! A provider is never unloaded, not even one that is refused after dlopen. A provider's constructors have run. Thread-local
-//! destructors, atexit handlers and threads that cannot be listed may point into the provider's code. Unmapping the file would
+//! destructors, atexit handlers and threads that cannot be listed may point into the provider's code. Unmapping the file could
 //! cause a crash at a later time, in unrelated code. The file is therefore loaded with `RTLD_NODELETE`, and the handle is leaked.
 
 #![allow(unsafe_code)]
@@ -42,7 +42,7 @@ static NOTE: CoreNote = CoreNote::new();
 pub struct LoadedProvider {
     /// The name of the provider.
     pub name: String,
-    /// The version that the provider's file states.
+    /// The version that the provider's file or the program states.
     pub version: semver::Version,
     /// The file, or "built in".
     pub origin: Origin,
@@ -89,8 +89,8 @@ pub(super) fn begin() -> Result<Call<'static>, Refusal> {
     })
 }
 
-/// Checks whether the loader already has an object of this path. If so, its constructors have run, and the loader would use that
-/// object.
+/// Checks whether the loader already has an object of this path. If so, its constructors have run or are running, and the loader
+/// would use that object.
 pub(crate) fn is_loaded(path: &Path) -> bool {
     let Ok(path) = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()) else {
         return false;
@@ -111,8 +111,8 @@ pub fn entry_of(path: &Path) -> Result<EntryFn, Refusal> {
     const RTLD_NODELETE: c_int = libc::RTLD_NODELETE;
     let flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
     let load = begin()?;
-    // SAFETY: loading a provider implies running its constructors. Only root or this user can have installed the file, and a child
-    // process has tried it unless it is a system file or this process was started to try it.
+    // SAFETY: loading a provider implies running its constructors. In a search, only root or this user can have installed the file.
+    // A trial in a child process came before, unless it was omitted or could not be made.
     let library = unsafe { Library::open(Some(path.as_os_str()), flags) };
     drop(load);
     let library = match library {
@@ -134,9 +134,9 @@ pub fn entry_of(path: &Path) -> Result<EntryFn, Refusal> {
 /// Loads a file whose location, structure and note were checked. The call runs the file's constructors.
 ///
 /// The file is loaded by its path, and not by `/proc/self/fd`, because debuggers, `$ORIGIN` and the loader's list identify objects
-/// by name. [`tieline_trial::Trust`] makes sure that other users cannot replace the file meanwhile. Root and this user still can, so
-/// the mapped file is compared with the checked one. The comparison is too late for constructors, but precedes every other use of
-/// the file.
+/// by name. [`tieline_trial::Trust`] makes sure that other users cannot replace the file meanwhile. Root and this user still can,
+/// so the mapped file is compared with the checked one. The comparison is too late for constructors, but precedes the call of the
+/// entry function.
 pub(crate) fn open_file(
     path: &Path,
     checked: &Checked,
@@ -164,7 +164,8 @@ pub(crate) fn foreign_symbol() -> Refusal {
     ("symbol", Unfit { expected: format!("{ENTRY_SYMBOL} in the file itself"), found })
 }
 
-/// Whether what the loader mapped is the file that was checked.
+/// Checks that the loader mapped the file that was checked. An earlier file of the same path that this process had loaded is
+/// accepted with a warning.
 fn compare_files(
     entry: *const c_void,
     path: &Path,
@@ -301,7 +302,7 @@ impl LoadedProvider {
         .map_err(|why| self.unlisted(why, "query_domains", &what))
     }
 
-    /// The error of a slot that has given no list.
+    /// Makes the error of a slot that has returned no list. A slot that wrote out of bounds takes the provider out of use.
     pub(crate) fn unlisted(&self, why: Unlisted, slot: &str, what: &dyn Fn() -> String) -> Error {
         if why == Unlisted::Overrun {
             let text = format!("its {slot} has written beside the room that it was given");
@@ -313,7 +314,7 @@ impl LoadedProvider {
         }
     }
 
-    /// Returns the provider's text for the last error of the calling thread; empty if there is none.
+    /// Returns the first 1024 bytes of the provider's text for the last error of the calling thread; empty if there is none.
     pub fn last_error(&self) -> String {
         let mut buffer = [0; 1024];
         // SAFETY: this is the provider's function with its own state; the buffer has that capacity.
@@ -349,8 +350,8 @@ impl LoadedProvider {
         self.poisoned_by.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes the provider out of use: control calls fail from this call on. Only the first reason is kept. The worker fails the
-    /// open endpoints ([`super::abi::RawEndpoint::fail`]).
+    /// Takes the provider out of use: from this call on, [`LoadedProvider::poisoned`] is true. Only the first reason is kept. The
+    /// worker fails the open endpoints ([`super::abi::RawEndpoint::fail`]).
     pub fn poison(&self, why: &str) {
         let mut by = self.poisoned_by.lock().unwrap_or_else(PoisonError::into_inner);
         if by.is_empty() {

@@ -1,14 +1,15 @@
-//! The trial of a provider file in a child process, and the cache of its results. If a constructor or an entry function crashes,
-//! hangs or ends the process, only the child is affected, and the report records it.
+//! The trial of a provider file in a child process, and the cache of its results. If a function of the file crashes, hangs or ends
+//! the process during the trial, this process survives, and the report records it.
 //!
 //! The child takes the steps below; the trial does not cover what a provider does later.
 //!
 //! 1. it loads the file and calls its entry function with the settings of this process,
-//! 2. it lists and opens the domains and closes them,
+//! 2. it lists the domains, and opens and closes up to four of them,
 //! 3. it runs the file's finalizers, as at the end of a process.
 //!
 //! The result belongs to a file (device, inode, size, times), not to a path. The result is kept in the process, and in the cache
-//! `tieline/probes` of the user ([`Cache`]). A refusal by the loader is cheap to repeat and is not kept.
+//! `tieline/probes` of the user ([`Cache`]). A refusal by the loader is not kept. A file whose domains take too long to open, or
+//! that could not be tried, passes without a kept result.
 //!
 //! The values of `TIELINE_PROBE` are `on` (default), `nocache` (tries each file again and keeps nothing) and `off`.
 
@@ -31,9 +32,9 @@ use tieline_plugin_api::abi::{Declared, ENTRY_SYMBOL, Set};
 use tieline_plugin_api::process::PerProcess;
 use tieline_trial::{Answer, Cache, FileKey, Key, Unfit, now};
 
-/// The time limit for constructors and entry function together.
+/// The time limit for all steps of a child process together.
 const LIMIT: Duration = Duration::from_secs(5);
-/// The number of trials of a file, if loads of other threads disturb them.
+/// The maximum number of trials of a file, if loads of other threads disturb them.
 const MOST_TRIALS: usize = 64;
 
 /// The value of `TIELINE_PROBE`.
@@ -54,7 +55,8 @@ impl Mode {
     }
 }
 
-/// Checks that this process would survive loading and starting `path`.
+/// Checks by a trial, or by the kept result of one, that a process survives loading and starting `path`. If there is neither, the
+/// file passes.
 pub(crate) fn check(
     path: &Path,
     meta: &fs::Metadata,
@@ -91,12 +93,12 @@ pub(crate) fn check(
     told(&answer, false)
 }
 
-/// Returns the cache of results; `None` without a home directory, and in a setuid program.
+/// Returns the cache of results; `None` without XDG_CACHE_HOME and HOME, and in a setuid program.
 fn cache() -> Option<Cache> {
     Cache::named("probes")
 }
 
-/// The loader's own refusal of a file. Once loaded, a file stays until the process ends, and then its finalizers run.
+/// Returns the refusal of a file that the loader did not accept, or that has no entry symbol of its own.
 fn refusal_of_loader(trial: &std::io::Result<Trial>) -> Option<Refusal> {
     match trial {
         Ok(Trial::Refused(words)) => Some(load::not_loaded(words.clone())),
@@ -106,7 +108,8 @@ fn refusal_of_loader(trial: &std::io::Result<Trial>) -> Option<Refusal> {
     }
 }
 
-/// The objection of a trial to a file; `None` if there is none, or if it is not worth caching.
+/// Returns the result to keep: the objection of a trial to a file, or an inner `None` if there is none. The outer `None`: nothing
+/// is kept, and the file passes.
 fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
     let child = |step| match step {
         Step::Loading => "a child process that loaded it",
@@ -135,12 +138,12 @@ fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
         }
         Ok(Trial::Vanished(step)) => Some(format!("{} ended without an answer", child(step))),
         Ok(Trial::Refused(_) | Trial::NoSymbol | Trial::ForeignSymbol) => return None,
-        // No child can be made (limits, seccomp): nothing is known against the file.
+        // No child could be made (limits, seccomp), or each trial was disturbed: nothing is known against the file.
         Err(_) => return None,
     })
 }
 
-/// The words for a change that a function of the file made.
+/// Returns the words for a change that a function of the file made.
 fn words(broke: Broke) -> &'static str {
     match broke {
         Broke::Registers => "a function had changed registers that belong to its caller",

@@ -4,8 +4,8 @@ use super::abi::guarded::BESIDE;
 use super::abi::watched::MARK;
 use tieline_plugin_api::abi::ProviderOps;
 
-/// A buffer for the provider's table. The buffer is larger than the table of any minor version, so a provider that ignores the
-/// stated size still writes inside the buffer.
+/// A buffer for the provider's table. The buffer is 4 KiB longer than the table of this core, so that a provider with a longer
+/// table that ignores the stated size still writes inside the buffer.
 #[repr(C, align(64))]
 pub(crate) struct Room {
     front: [u64; BESIDE],
@@ -18,13 +18,13 @@ impl Room {
         Box::new(Room { front: [MARK; BESIDE], ops: ProviderOps::empty(), _slack: [0; 4096] })
     }
 
-    /// The address of the table. A provider may write more than the table there.
+    /// Returns the address of the table. A provider may write more than the table there.
     pub(crate) fn place(&mut self) -> *mut ProviderOps {
         let at = std::ptr::from_mut(self).cast::<u8>();
         at.wrapping_add(std::mem::offset_of!(Room, ops)).cast()
     }
 
-    /// Whether the words in front are as they were.
+    /// Checks whether the words in front are unchanged.
     pub(crate) fn is_whole(&self) -> bool {
         self.front.iter().all(|word| *word == MARK)
     }

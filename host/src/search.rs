@@ -1,12 +1,13 @@
-//! The search path of providers, and the checks that a file must pass before it is opened.
+//! The search path of providers, and the checks that a file must pass before it is loaded.
 //!
 //! The directories are searched in this order: those of `TIELINE_PROVIDER_PATH`; the directory of the library (or of the executable
 //! into which the core is linked) and its `tieline-1/providers`; the system directory that was compiled in. A directory or file
-//! that cannot be used is recorded and never ends the search.
+//! that cannot be used does not end the search. It is recorded, except for an unnamed directory that does not exist or has no
+//! provider file.
 //!
-//! In a setuid program the directory of the executable is not searched: a user could link to the program from another directory and
-//! so choose its providers. `TIELINE_PROVIDER_PATH` then counts only if the program or the system file sets it; the environment is
-//! ignored (`tieline_config`).
+//! In a setuid program the directory of the library or executable is not searched: a user could link to the program from another
+//! directory and so choose its providers. `TIELINE_PROVIDER_PATH` then counts only if the program or the system file sets it; the
+//! environment is ignored (`tieline_config`).
 
 use super::identity::{self, Identity, Refusal};
 use super::load;
@@ -35,9 +36,10 @@ const LIBDIR: &str = match option_env!("TIELINE_LIBDIR") {
 enum Kind {
     /// The user named the directory, so a problem with it is reported.
     Named,
-    /// The directory is that of the library or the executable, so the report mentions it only if it contains providers.
+    /// The directory is that of the library or the executable, or lies in it. The report mentions it only if it contains providers
+    /// or cannot be read.
     Beside,
-    /// The package manager owns the directory, so its files are not tried in a child process.
+    /// The directory belongs to the installation, so its files are not tried in a child process.
     System,
 }
 
@@ -46,7 +48,7 @@ pub struct SearchPath {
     directories: Vec<(PathBuf, Kind)>,
 }
 
-/// A file whose name and rights are those of a provider.
+/// An entry with the name of a provider file, in a directory that only root and this user control.
 pub(crate) struct FoundFile {
     pub(crate) path: PathBuf,
     pub(crate) name_in_file: String,
@@ -121,7 +123,7 @@ impl SearchPath {
         names.join(":")
     }
 
-    /// Lists the candidates in search order and records the entries that cannot be candidates.
+    /// Lists the candidates in search order and records the directories that cannot be searched.
     pub(crate) fn candidates(self) -> (Vec<FoundFile>, Vec<Record>) {
         let mut records = Vec::new();
         let mut candidates = Vec::new();
@@ -153,7 +155,7 @@ impl SearchPath {
             }
             for (file_name, name_in_file) in names {
                 let path = directory.join(file_name);
-                // A second name of the same file in its directory is not a second provider.
+                // A second name of the same file is not a second candidate.
                 let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
                 if seen.insert(real) {
                     let system = *kind == Kind::System;

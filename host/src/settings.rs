@@ -22,7 +22,7 @@ pub trait Settings: Send + Sync {
         None
     }
 
-    /// Receives the names of all providers that were found, before any of them starts.
+    /// Receives the names of the candidate files and of the built-in providers, before any of them starts.
     fn found(&self, _names: &[&str]) {}
 
     /// Checks by its name whether a variable outside the core may belong to this provider.

@@ -1,8 +1,9 @@
-//! The attempt with a provider file that the child process of a trial makes, and other system calls.
+//! The work of the child process that tries a provider file, and other system calls.
 //!
-//! The child calls dlopen, dladdr, the file's entry function, the functions that open its domains, and its finalizers; nothing else.
-//! Everything else is prepared before the fork. No other thread has used the host table that the entry function gets, so none of its
-//! locks is held. The constructors and the entry function of the file may do anything, and the child process contains their effects.
+//! The child loads the file, looks up and calls its entry function, opens its domains, and runs its finalizers. The host table and
+//! the buffer for the provider's tables are prepared before the fork. No other thread has used the host table that the entry
+//! function gets, so none of its locks is held. The functions of the file may damage the memory of the child process, but not that
+//! of its parent.
 
 #![allow(unsafe_code)]
 
@@ -75,7 +76,7 @@ pub(crate) fn as_mapped(file: &File) -> Option<MappedFile> {
     }
 }
 
-/// The step at which the child ended.
+/// The step that the child had begun when it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// dlopen, and with it the file's constructors.
@@ -91,13 +92,13 @@ pub(crate) enum Step {
 /// The result of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trial {
-    /// The file loaded and has the symbol, and the entry function returned, with any status.
+    /// The file loaded and has the symbol. The entry function returned, with any status, and so did the later steps.
     Ran,
     /// The loader refused, with this text.
     Refused(String),
     /// The file loaded and lacks the symbol.
     NoSymbol,
-    /// It loaded, and the symbol is that of another object.
+    /// The file loaded, and the symbol is that of another object.
     ForeignSymbol,
     /// A function of the file has changed what its caller keeps.
     Broke(Step, Broke),
@@ -119,8 +120,8 @@ pub(crate) struct Call {
     pub(crate) room: Box<Room>,
 }
 
-/// Loads `path` in a child process and calls its entry function `symbol`. The child has ended when the function returns. No other
-/// code uses `call.host`.
+/// Loads `path` in a child process, calls its entry function `symbol`, opens its domains and runs its finalizers. The child has
+/// ended when the function returns. No other code uses `call.host`.
 pub(crate) fn try_file(
     path: &CStr,
     symbol: &CStr,

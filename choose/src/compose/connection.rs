@@ -1,6 +1,6 @@
 //! The connection modules of a path: they carry the addresses for modules that connect to an endpoint.
 //!
-//! * *Rule a* takes modules of the same domain that connect to an interface and carry small messages (UD for RC).
+//! * *Rule a* takes modules of the same domain that may carry data, connect to an interface and carry small messages (UD for RC).
 //! * *Rule b* takes modules that `TIELINE_CONNECT` names, in its order. In the domains of provider verbs, `TIELINE_CONNECT_VERBS`
 //!   replaces `TIELINE_CONNECT`; in the domain `verbs:mlx5_0` alone, `TIELINE_CONNECT_VERBS_MLX5_0` does.
 //!
@@ -8,8 +8,8 @@
 //! modules applies to both rules.
 //!
 //! The path uses the first module in the list, and the context opens that module for the path. The other modules serve peers that
-//! lack the first one, if another path has opened them. [`Composition::schemes`] returns the list that is advertised to peers. Both
-//! sides choose by the ranks in that list ([`crate::rank::agree`]).
+//! lack the first one, if a usable path uses them in some role. [`Composition::schemes`] returns the list that is advertised to
+//! peers. Both sides choose by the ranks in that list ([`crate::rank::agree`]).
 
 use tieline_plugin_api::caps;
 
@@ -17,11 +17,13 @@ use super::{Composition, Contender, LeftOut, Path, Policy, Preferences, Role, co
 use crate::rank::{ModuleRef, Ranked};
 use tieline_config::select::Selection;
 
-/// The ranks of modules of the path's own domain, before or after the modules that `TIELINE_CONNECT` names.
+/// The rank of the first module of the path's own domain, with the policy `fallback`.
 const OWN_FIRST: i32 = 300;
+/// The rank of the first module that `TIELINE_CONNECT` names.
 const NAMED: i32 = 200;
+/// The rank of the first module of the path's own domain, with the policy `prefer`.
 const OWN_LAST: i32 = 100;
-/// The number of distinct positions in a list; all later positions have the rank of the last one.
+/// The last position in a part of a list that has its own rank; later positions share the rank.
 const PLACES: usize = 99;
 
 /// A module that can form a path's connections.
@@ -110,8 +112,8 @@ pub(super) fn connect(path: &mut Path, contenders: &[Contender], preferences: &P
     path.reserve = reserve(path, contenders);
 }
 
-/// Returns the path's connection module if it can replace the message module: it carries messages, and emulated puts, gets and
-/// atomics fit into its packed messages.
+/// Returns the path's connection module if it can replace the message module: it belongs to the domain, may carry data, and has
+/// packed messages, which emulation needs.
 fn reserve(path: &Path, contenders: &[Contender]) -> Option<ModuleRef> {
     let (message, at) = (path.message.as_ref()?, &path.connection()?.at);
     let contender = contenders.iter().find(|contender| contender.ranked.at == *at)?;
@@ -131,7 +133,7 @@ fn list_of<'a>(
     own.filter_map(|contender| contender.connect.as_ref()).next().unwrap_or(&preferences.connect)
 }
 
-/// Returns every list that applies to some domain.
+/// Returns `TIELINE_CONNECT` and the lists that replace it in some domains.
 pub(super) fn lists<'a>(
     contenders: &'a [Contender],
     preferences: &'a Preferences,

@@ -3,8 +3,8 @@
 use crate::compose::{Composition, Path};
 use crate::rank::{ModuleRef, Role};
 
-/// Formats the path that was composed for a domain. Modules appear with their names within the domain. If the choice of the
-/// connection module is unusual, the reason is appended.
+/// Formats the path that was composed for a domain. Modules appear with their names within the domain, except connection modules of
+/// other domains. If the choice of the connection module is unusual, the reason is appended.
 pub fn composed_line(path: &Path, composition: &Composition) -> String {
     let mut parts = Vec::new();
     for role in Role::DATA {
@@ -33,7 +33,7 @@ pub fn composed_line(path: &Path, composition: &Composition) -> String {
     format!("{{{}}}", parts.join(", "))
 }
 
-/// Returns the shortest unambiguous name of a connection module in `TIELINE_CONNECT`.
+/// Returns a short name of a connection module that `TIELINE_CONNECT` accepts.
 fn connector(at: &ModuleRef, path: &Path, composition: &Composition) -> String {
     let known = composition.ranked(at);
     let siblings = composition.modules.iter().filter(|m| m.at.provider == at.provider).count();

@@ -1,15 +1,16 @@
 //! Composition: the modules of each memory domain form a path of message, RMA, atomic and connection module. Composition is a pure
 //! function of the modules' attributes and the user's selection.
 //!
-//! For every domain that is kept for data:
+//! For every domain with a module that may carry data:
 //!
 //! 1. The message module is the best module with messages, the RMA module the best with put and get, the atomic module the best
-//!    with fetching atomics. [`crate::rank`] defines the order. Missing roles are emulated over messages.
+//!    with fetching atomics. RMA and atomic modules need REMOTE_COMPLETION too. [`crate::rank`] defines the order. In a domain with
+//!    messages, missing roles are emulated over them.
 //! 2. A chosen module that connects to an endpoint needs a connection module (`connection.rs`).
 //! 3. A connection-only module that no path needs is closed again.
 //! 4. A path without a possible connection module is disabled; other paths remain.
-//! 5. If the connection module of a path belongs to its domain, it carries messages to the peers that the message module has no
-//!    connection for: it is the path's *reserve*.
+//! 5. If the connection module of a path belongs to its domain, may carry data and has packed messages, it carries messages to the
+//!    peers that the message module has no connection for: it is the path's *reserve*.
 //!
 //! A data-path module and a connection-only module cannot be confused: the function table of a connection-only module has no data
 //! slots.
@@ -35,7 +36,7 @@ pub use out_of_band::{out_of_band, out_of_band_candidate};
 pub use records::PATH_IS_DISABLED;
 pub use tieline_plugin_api::OUT_OF_BAND;
 
-/// A module that the registry found, with the facts that only the registry knows.
+/// A module that was found, with its attributes and the user's settings for it.
 #[derive(Clone, Debug)]
 pub struct FoundModule {
     /// The module's name.
@@ -112,15 +113,15 @@ pub struct Path {
     /// empty if no module of the path needs a connection module, or if the path is disabled because no connection module exists.
     pub connections: Vec<Connection>,
     /// The module that carries messages to peers to which the message module has no connection: the first of `connections`, if it
-    /// belongs to this domain.
+    /// belongs to this domain, may carry data and has packed messages.
     pub reserve: Option<ModuleRef>,
-    /// The reason that the path cannot be used.
+    /// The reason that the path cannot be used, if there is one.
     pub disabled: Option<String>,
     /// The operations that the core emulates over this path's messages.
     pub emulated: Emulated,
 }
 
-/// The operations that use messages because no module of the domain supports them.
+/// The operations that use messages because no admitted module of the domain supports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Emulated {
     /// Whether put and get are emulated.
@@ -161,11 +162,11 @@ impl Path {
 /// The paths, the reasons for them, and the modules that can be closed again.
 #[derive(Clone, Debug)]
 pub struct Composition {
-    /// The paths, one per domain that is kept for data, in order of preference.
+    /// The paths, one per domain with a module that may carry data and can serve a role, in order of preference.
     pub paths: Vec<Path>,
     /// Every module with its ranking criteria.
     pub modules: Vec<Ranked>,
-    /// The records, at least one for every candidate.
+    /// The records: at least one for every candidate, except that an excluded domain has one for all its modules.
     pub records: Vec<Record>,
     /// The connection-only modules that no path needs; the context closes them before addresses are published.
     pub not_needed: Vec<ModuleRef>,
@@ -192,10 +193,10 @@ impl Composition {
         self.paths.iter().filter(|path| path.disabled.is_none())
     }
 
-    /// Checks that everything the user marked `required:` is present.
+    /// Checks that the domains, modules and connection modules that the user marked `required:` can be used.
     ///
     /// # Errors
-    /// An error with the first missing name, and the reason from its record.
+    /// An error with the first missing name, and the reason from its record if it has one.
     pub fn check_required(&self, preferences: &Preferences) -> Result<(), Error> {
         let reason = |name: &str| {
             let about = |r: &&Record| {
@@ -242,7 +243,7 @@ enum LeftOut {
 /// A candidate during composition.
 struct Contender {
     ranked: Ranked,
-    /// The reason that the module may carry no data.
+    /// The reason that the selection excludes the module from data.
     out: Option<LeftOut>,
     /// The reason that the module may not be used at all.
     disabled: Option<Verdict>,

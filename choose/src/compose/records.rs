@@ -1,4 +1,5 @@
-//! The records of a composition: for every candidate, the roles it was chosen for, or the reason that it was not.
+//! The records of a composition: for every candidate, the roles it was chosen for, or the reason that it was not. Disabled paths
+//! and names in the user's lists that match nothing have records too.
 
 use std::collections::BTreeSet;
 
@@ -68,7 +69,7 @@ fn domain_record(path: &Path, verdict: Verdict) -> Record {
     record
 }
 
-/// Returns the roles of the module in its own path, and as a connection module in any path.
+/// Returns the roles of the module in usable paths, with the reasons; `None` if it has no role.
 fn chosen(contender: &Contender, contenders: &[Contender], paths: &[Path]) -> Option<Verdict> {
     let at = &contender.ranked.at;
     let mut roles: Vec<Role> = Vec::new();
@@ -83,7 +84,7 @@ fn chosen(contender: &Contender, contenders: &[Contender], paths: &[Path]) -> Op
                 roles.push(role);
                 reasons.push((role, because));
             } else if let Some((_, known)) = reasons.iter_mut().find(|(r, _)| *r == role) {
-                // One connection module serves several domains, so reasons are listed once each.
+                // One connection module may serve several domains, so each reason is listed once.
                 if !known.contains(&because) {
                     known.push_str("; ");
                     known.push_str(&because);
@@ -104,7 +105,8 @@ fn chosen(contender: &Contender, contenders: &[Contender], paths: &[Path]) -> Op
     Some(Verdict::ChosenFor { roles: roles.iter().map(|r| r.name().to_owned()).collect(), because })
 }
 
-/// Returns the reason that the module is the best of its domain for a role: the rule that put it before the runner-up.
+/// Returns the reason that the module is the best of its domain for a role: the rule that put it before the runner-up, if there is
+/// one.
 fn why_best(ranked: &Ranked, role: Role, contenders: &[Contender]) -> String {
     let rivals = contenders.iter().filter(|contender| {
         let other = &contender.ranked;
@@ -122,7 +124,7 @@ fn why_best(ranked: &Ranked, role: Role, contenders: &[Contender]) -> String {
 /// The text for a module whose path is disabled; the record of the path contains the reason.
 pub const PATH_IS_DISABLED: &str = "its path is disabled";
 
-/// Returns the reason that an admissible data-path module is not used.
+/// Returns the reasons that an admissible data-path module is not used.
 fn lost(ranked: &Ranked, path: Option<&Path>, contenders: &[Contender]) -> Vec<Verdict> {
     if path.is_some_and(|path| !path.roles(&ranked.at).is_empty()) {
         let because = PATH_IS_DISABLED.to_owned();
@@ -175,7 +177,7 @@ fn lacks_everything() -> Verdict {
     }
 }
 
-/// Returns the reason that a connection-only module is not needed.
+/// Returns the reason that a connection-only module is not used.
 fn idle_connector(
     contender: &Contender,
     contenders: &[Contender],

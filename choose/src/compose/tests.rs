@@ -1,4 +1,4 @@
-//! Tests of composition: one table per rule, with providers that exist only here.
+//! Tests of composition, with providers that exist only here.
 
 mod shown;
 
@@ -36,7 +36,7 @@ fn rc() -> FoundModule {
     rc
 }
 
-/// Describes UD: messages to any peer.
+/// Describes UD: messages without a connection.
 fn ud() -> FoundModule {
     data("verbs", "verbs:mlx5_0", "ud", MESSAGES, 10)
 }

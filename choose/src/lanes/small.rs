@@ -1,9 +1,9 @@
 //! The selection of puts and gets that are faster by messages than by the module that accesses the memory, if the target makes
 //! progress continuously.
 //!
-//! A system call for 8 bytes takes longer than a message and its answer between two polling processes. The choice depends on the
-//! costs that a module states and on the peer's promise to poll (`WorkerAddress::polls_often`). Messages take the target's time and
-//! wait for the target.
+//! A system call for 8 bytes may take longer than a message and its answer between two polling processes. The choice depends on the
+//! costs that both modules state. It applies to a peer that promises to poll (`WorkerAddress::polls_often`). Messages take the
+//! target's time and wait for the target.
 
 use super::{LaneTarget, Lanes, about};
 use crate::compose::Composition;
@@ -29,7 +29,8 @@ fn by_messages_ns(message: &ModuleFacts, len: usize) -> f64 {
     WORK_NS + small(len).max(cost_ns(&bulk, len)) + small(8)
 }
 
-/// Returns the length of the longest put or get that is clearly faster by messages, as a power of two; 0: none is.
+/// Returns the longest length, a power of two from 8 bytes on, up to which puts and gets are clearly faster by messages; 0: there
+/// is none.
 fn longest(message: &ModuleFacts, memory: &ModuleFacts) -> usize {
     // The cost of a module that states none is unknown rather than zero.
     if cost_ns(&message.cost[SMALL_MESSAGE], 8) == 0.0 {
@@ -43,8 +44,8 @@ fn longest(message: &ModuleFacts, memory: &ModuleFacts) -> usize {
 }
 
 impl Lanes {
-    /// Sets which operations to a peer that makes progress continuously use messages instead of a lane to memory, and records the
-    /// reason.
+    /// Sets, for each RMA lane of a synchronous module, the length up to which messages are used instead, and records the reason.
+    /// The caller applies it to a peer that makes progress continuously.
     pub fn choose_small(&mut self, peer: &str, composition: &Composition) {
         let module = |via: &LaneTarget| match via {
             LaneTarget::Module(at, _) => composition.ranked(at),

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 /// The maximum number of texts whose repetitions are counted.
 const REMEMBERED: usize = 4096;
-/// The maximum number of lines in a burst; the failures of a hundred peers take about this number.
+/// The number of lines that may be written in a burst. The last group of related lines may exceed it.
 const AT_ONCE: u64 = 1000;
-/// The interval after which one more line is allowed, which limits the output to some tens of megabytes in a day.
+/// The interval after which one more line is allowed: 86 400 lines in a day, after the first burst.
 const EACH: Duration = Duration::from_secs(1);
 
-/// The number of times that each text was written. Texts are kept as hashes: some are long, and peers influence them.
+/// The number of times that each remembered text occurred. Texts are kept as hashes: some are long, and peers influence them.
 #[derive(Default)]
 pub(super) struct Said {
     numbers: RandomState,
@@ -24,7 +24,7 @@ impl Said {
         self.numbers.hash_one(what)
     }
 
-    /// Counts a repetition. Returns the count if the repetition is to be reported: for the 1st, 2nd, 4th, 8th time and so on.
+    /// Counts an occurrence of a text. Returns the count if the occurrence is to be reported: the 1st, 2nd, 4th, 8th and so on.
     pub(super) fn again(&mut self, what: u64) -> Option<u64> {
         let times = self.times.entry(what).or_default();
         *times += 1;
@@ -51,7 +51,8 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// Takes lines from the allowance. Returns the number of lines suppressed before, or `None` if these lines are suppressed too.
+    /// Takes lines from the allowance. Returns the number of lines suppressed since the last success, or `None` if these are
+    /// suppressed too.
     pub(super) fn take(&mut self, lines: usize, now: Instant) -> Option<u64> {
         let since = *self.since.get_or_insert(now);
         let earned = now.saturating_duration_since(since).as_secs() / EACH.as_secs();

@@ -1,11 +1,12 @@
-//! The output of `TIELINE_REPORT`: the report, written to stderr or to a file as events occur. Nothing else in the library writes
-//! text for users, and only this variable enables it.
+//! The output of `TIELINE_REPORT`: the report, written to stderr or to a file as events occur. No other part of the library prints
+//! text, and this output is off unless the setting is given.
 //!
-//! Several processes may share a file: lines are never interleaved, and each line begins with the name of its writer. Some text
-//! originates from peers, so characters that end a line or hide its contents are removed first. The file is opened when there is
-//! something to write. Writing never waits for a reader and holds no lock. Write errors do not end the program; they are counted
-//! and shown in the report. The amount of output is bounded: repetitions of a text are written at growing intervals, and lines
-//! beyond the limit are only counted.
+//! Several processes may share a local file: each write appends whole lines, and each line begins with the name of its writer. Some
+//! text originates from peers, so a space replaces each control character and each invisible character that changes the display of
+//! others. The file is opened when there is something to write. Writing holds no lock, and is given up if a pipe is full. On
+//! stderr, it may still wait for a reader if another process fills the pipe at the same moment. Write errors do not end the
+//! program; they are counted and shown in the report. The amount of output is bounded: repetitions of a failure, or of the lanes to
+//! a peer, are written at growing intervals. Lines beyond the limit are only counted.
 
 mod bounds;
 mod sys;
@@ -22,7 +23,8 @@ use std::time::Instant;
 
 /// The maximum number of remembered peers. The lanes to a remembered peer are not repeated for each endpoint.
 const REMEMBERED: usize = 4096;
-/// The number of consecutive repetitions that may be one failure of several endpoints; beyond this number the failure recurs.
+/// A failure that equals the previous failure is not written unless it was counted more than this number of times. The first
+/// repetitions may be the same failure, of several endpoints.
 const SAME_LOSS: u64 = 4;
 /// The maximum length of one write, which a pipe takes atomically (PIPE_BUF).
 const WRITE: usize = 4096;
@@ -66,7 +68,7 @@ pub struct Journal {
 #[derive(Default)]
 struct State {
     file: Option<Arc<File>>,
-    /// The hash of the last text about the lanes to each worker.
+    /// The hash of the last text about the lanes to each remembered worker.
     peers: BTreeMap<[u8; 16], u64>,
     failure: Option<u64>,
     said: Said,
@@ -94,12 +96,12 @@ impl Journal {
         Journal { place, mark, state: Mutex::default(), torn: AtomicBool::new(false) }
     }
 
-    /// Writes one line of text.
+    /// Writes one line of text, within the limits.
     pub fn tell(&self, text: &str) {
         self.tell_all(&[text]);
     }
 
-    /// Writes related lines.
+    /// Writes related lines. The limit suppresses all or none of them.
     pub fn tell_all(&self, lines: &[impl AsRef<str>]) {
         let left_out = {
             let mut state = self.locked();
@@ -109,7 +111,8 @@ impl Journal {
         self.write(left_out, lines);
     }
 
-    /// Writes the lanes to a peer, unless the last text about the peer was the same.
+    /// Writes the lanes to a peer, unless the last text about the peer was the same. If texts alternate, each is written the 1st,
+    /// 2nd, 4th, 8th time and so on.
     pub fn tell_of_peer(&self, worker: [u8; 16], text: &str) {
         let tells = {
             let mut state = self.locked();
@@ -128,8 +131,9 @@ impl Journal {
         }
     }
 
-    /// Writes a failure, unless it repeats the previous failure. The loss of a peer is reported for the peer and for each endpoint
-    /// to the peer, so a few repetitions occur. A new endpoint to the peer reports its lanes again.
+    /// Writes a failure the 1st, 2nd, 4th, 8th time and so on. If it equals the previous failure, the 2nd and the 4th time are left
+    /// out: the loss of a peer is reported for the peer and for each endpoint to it. After the failure, the lanes of a new endpoint
+    /// to the peer count as new.
     pub fn tell_of_failure(&self, worker: Option<[u8; 16]>, text: &str) {
         let times = {
             let mut state = self.locked();
@@ -145,7 +149,7 @@ impl Journal {
         }
     }
 
-    /// Returns the failed writes, for the report.
+    /// Returns the number of failed or incomplete writes and the last reason; `None` if there were none.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         let state = self.locked();
@@ -171,7 +175,7 @@ impl Journal {
         }
     }
 
-    /// Appends a line to the last piece, or starts a new piece if the line would exceed an atomic pipe write.
+    /// Appends a line, cut to `LINE` bytes, to the last piece, or to a new piece if the last one would exceed `LINE` bytes.
     fn append(&self, pieces: &mut Vec<String>, text: &str) {
         const CUT: &str = "...";
         let mut line = self.mark.clone();
@@ -189,7 +193,7 @@ impl Journal {
         }
     }
 
-    /// Writes each piece by one appending write, which needs no lock.
+    /// Writes each piece by one system call, which needs no lock. Stops at the first failure.
     fn write_pieces(&self, pieces: &[String]) -> io::Result<()> {
         let file = match &self.place {
             None => None,

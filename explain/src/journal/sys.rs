@@ -1,5 +1,5 @@
-//! Opening and writing of the report's file. Neither a signal nor a stalled reader may block or end the program, and no other user
-//! may choose the destination.
+//! Opening and writing of the report's file. The signals of a failed write do not reach the program, a full pipe is not waited for,
+//! and no other user but root can redirect the file.
 
 #![allow(unsafe_code)]
 
@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Opens a file for appending; a new file is readable by this user only. A pipe without a reader is refused; opening does not wait
-/// for a reader.
+/// Opens a file for appending; the mode of a new file permits access by its owner only. A pipe without a reader is refused; opening
+/// does not wait for a reader.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
     let mut options = OpenOptions::new();
@@ -40,7 +40,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Returns the reason that an existing file must not be written to.
+/// Returns the reason that an existing file must not be written to, if there is one.
 fn unfit(file: &File) -> io::Result<Option<String>> {
     let about = file.metadata()?;
     let kind = about.file_type();
@@ -62,9 +62,9 @@ fn unfit(file: &File) -> io::Result<Option<String>> {
     })
 }
 
-/// Writes once, if the write does not block. The signals of a failed write (the reader of a pipe is gone, the file may not grow)
-/// are suppressed, because the program may not know that the library writes. A pipe that is reported writable takes a whole line.
-/// If another process fills the pipe in between, or a terminal takes less, the call blocks like any other write.
+/// Writes once, if the descriptor is reported writable. The signals of a failed write (the reader of a pipe is gone, the file may
+/// not grow) are suppressed, because the program may not know that the library writes. A pipe that is reported writable takes a
+/// whole line. If another process fills the pipe in between, or a terminal takes less, a blocking descriptor blocks.
 pub(super) fn write(to: &impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     let fd = to.as_fd().as_raw_fd();
     if !has_room(fd) {
@@ -101,8 +101,8 @@ fn has_room(fd: RawFd) -> bool {
     }
 }
 
-/// Runs `work`, which writes `len` bytes, with the two signals of a failed write blocked. Discards the signals that the write
-/// raised in this thread.
+/// Runs `work`, which writes `len` bytes, with the two signals of a failed write blocked. Discards those that the write raised in
+/// this thread; a signal that was pending before stays.
 fn without_signals(len: usize, work: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
     let signals = [libc::SIGPIPE, libc::SIGXFSZ];
     let mut ours = MaybeUninit::<libc::sigset_t>::uninit();

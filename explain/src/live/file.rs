@@ -13,7 +13,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use tieline_plugin_api::process::Mark;
 
-/// A context's live file; see the module documentation. A forked child writes nothing: the file belongs to its parent.
+/// A context's live file; see the module documentation. A forked child must not use it: the file belongs to its parent.
 pub struct File {
     fd: Opened,
     head: Mapped,
@@ -27,7 +27,7 @@ impl File {
     /// Creates the file of a context. `file_bytes`: RLIMIT_FSIZE, if there is a limit.
     ///
     /// # Errors
-    /// Returns an error if the system has no memory, or forbids the file.
+    /// Returns an error if the system has no memory or forbids the file, or if `file_bytes` leaves no space for a worker.
     pub fn create(context: &[u8; 16], file_bytes: Option<u64>) -> Result<Arc<File>, Error> {
         // Beyond RLIMIT_FSIZE, extending the file would raise a signal in addition to failing.
         let most = file_bytes.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(0));
@@ -53,7 +53,7 @@ impl File {
         Ok(Arc::new(File { fd, head, taken, mark: Mark::new() }))
     }
 
-    /// Takes a place for one more worker; `None` if all places are in use or there is no memory.
+    /// Takes a place for one more worker; `None` if all places are in use, or a place cannot be allocated or mapped.
     pub fn place(self: &Arc<File>) -> Option<Page> {
         let place = self.take().and_then(|at| {
             let place = reserve(&self.fd, HEAD + at * PLACE, 4096)
@@ -143,7 +143,8 @@ impl Page {
         }
     }
 
-    /// Writes a text next to the previous one. `false`: the text is too long, or there is no memory for it.
+    /// Writes a text next to the previous one. `false`: the text is too long, there is no memory for it, the place was released, or
+    /// this is a forked child.
     pub(super) fn write(&self, text: &[u8], now_ns: u64) -> bool {
         if text.len() > MOST_TEXT || self.gone.get() || !self.file.mark.is_here() {
             return false;
@@ -170,7 +171,7 @@ impl Page {
         true
     }
 
-    /// Releases the place of a worker.
+    /// Releases the place of a worker, unless it was released before. A forked child leaves it to its parent.
     pub(super) fn give_back(&self) {
         if !self.gone.replace(true) && self.file.mark.is_here() {
             self.mapped.word(AT_USED).store(0, Ordering::Release);

@@ -1,4 +1,4 @@
-//! Looks into other processes: finds their files, and observes each twice.
+//! Looks into other processes: finds their files, and observes them twice.
 
 use super::process::{Process, ended, stuck};
 use super::read::{BETWEEN, Head, Words, read, used};
@@ -8,16 +8,17 @@ use crate::snapshot::{Doing, PeerStatus, Status};
 use std::fs::File;
 use tieline_plugin_api::Status as Code;
 
-/// The maximum number of observed processes for which operations wait.
+/// The maximum number of processes that are observed because operations wait for them.
 const MOST_PEERS: usize = 64;
 
-/// Returns the published state of a running process: each of its open contexts. The call takes a quarter of a second, during which
-/// the process continues. The call takes at most three seconds and some ten MiB of memory, regardless of the amount that the
-/// process publishes; the rest is left out and counted ([`Status::incomplete`]).
+/// Returns the published state of the open contexts of a running process, at most 64. The call pauses for a quarter of a second,
+/// and once more if operations wait for other processes that publish their state; the processes continue meanwhile. Reading ends
+/// after three seconds, or after two MiB of text. The rest is left out, and [`Status::incomplete`] is set.
 ///
 /// # Errors
-/// `Invalid`: there is no such process, or it has no open context. `Permission`: this user may not inspect it. `TimedOut`: the
-/// process has many descriptors, and none of a context was found within the time limit.
+/// `Invalid`: there is no such process, it has ended, or it publishes no context. `Permission`: this user may not inspect it.
+/// `TimedOut`: the process has many descriptors, and none of a context was found within the time limit. Other errors are those of
+/// the system.
 pub fn status_of(pid: u32) -> Result<Vec<Status>, Error> {
     let process = Process::of(pid)?;
     let mut room = Room::for_a_look();
@@ -60,7 +61,7 @@ pub fn of_process(pid: u32) -> Result<Vec<Status>, Error> {
     status_of(pid)
 }
 
-/// A file, and the places that were in use at the first observation.
+/// A file, and the places that were seen in use at the first observation.
 type Look = (File, Vec<(usize, Words)>);
 
 /// Returns the files that belong to a process, each with a first observation.
@@ -103,7 +104,8 @@ fn looks(process: &Process, room: &mut Room) -> Result<Vec<Look>, Error> {
     })
 }
 
-/// Returns the processes for which operations wait, each with a first observation.
+/// Returns other processes on this host for which operations wait, at most `MOST_PEERS`, each with a first observation if it can be
+/// observed.
 fn peers(status: &Status, room: &mut Room) -> Vec<Peer> {
     let waits = status.workers.iter().flat_map(|worker| &worker.endpoints);
     let waits = waits.filter(|endpoint| endpoint.waits.is_some());

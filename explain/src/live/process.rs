@@ -74,7 +74,7 @@ impl Process {
         }
     }
 
-    /// Checks whether the process has ended; the first thread may end before the others.
+    /// Checks whether the process has ended. The first thread may end before the others, and is then a zombie of a running process.
     pub(super) fn is_dead(&self) -> bool {
         self.state == 'X' || self.state == 'Z' && self.threads <= 1
     }
@@ -90,7 +90,7 @@ impl Process {
         format!("/proc/{}/task/{thread}", self.pid).into()
     }
 
-    /// Opens the files of the process's contexts, and of contexts inherited from its parent.
+    /// Opens the files of the process's contexts, and of contexts inherited from its parent: at most `MOST`, within the time limit.
     pub(super) fn files(&self, room: &mut Room) -> Result<Vec<File>, Error> {
         let folder = format!("/proc/{}/fd", self.pid);
         let entries = std::fs::read_dir(&folder).map_err(|error| self.may_not(&error))?;
@@ -117,7 +117,7 @@ impl Process {
         Ok(files)
     }
 
-    /// Makes the error for an inspection that the kernel does not permit.
+    /// Makes the error for an inspection that failed.
     pub(super) fn may_not(&self, error: &io::Error) -> Error {
         let Process { pid, user, .. } = self;
         if self.is_dead() || Process::is_gone(*pid) {
@@ -146,7 +146,7 @@ impl Process {
 
 /// Opens a memory file. An object with the name of a memory file may be any object and may change at any moment, for example into a
 /// file of a server that never answers. So the object is first held by O_PATH, which contacts no server, and opened only if it lies
-/// on the mount of all memory files.
+/// on the mount of all memory files. This check is omitted if that mount is unknown.
 fn open(path: &Path, where_memory_is: Option<&str>) -> io::Result<Option<File>> {
     let held = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
     let own = format!("/proc/self/fd/{}", held.as_raw_fd());
@@ -165,12 +165,12 @@ fn mount_of(file: &impl AsRawFd) -> Option<String> {
     Some(number.trim().to_owned())
 }
 
-/// Returns the mount id of memory files; `None` if this process cannot create one.
+/// Returns the mount id of memory files; `None` if this process cannot create one, or cannot read its mount.
 fn memory_mount() -> Option<String> {
     mount_of(&memory_file(NAME, 0).ok()?)
 }
 
-/// Returns the kernel's state of the thread in that folder (see [`Process::task`]), if the thread cannot be stopped or woken: `D
+/// Returns the kernel's state of the thread in that folder (see [`Process::task`]) if the thread is in uninterruptible sleep: `D
 /// (disk sleep) in nfs_wait`.
 pub(super) fn stuck(task: &Path) -> Option<String> {
     let status = std::fs::read(task.join("status")).ok()?;

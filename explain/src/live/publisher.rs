@@ -7,14 +7,16 @@ use crate::snapshot::WorkerStatus;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The minimum intervals between two texts in ns: while the worker polls, and before sleeps.
+/// The minimum interval between two texts while the worker polls, in ns.
 const POLLING: u64 = 100_000_000;
+/// The minimum interval between two texts before sleeps, in ns.
 const SLEEPING: u64 = 1_000_000;
-/// The number of polls of the kernel between two reads of the clock.
+/// The number of polls of the kernel between two reads of the clock; a poll after which the next one is far away reads the clock
+/// too.
 const CLOCK: u64 = 64;
-/// The pause before the next text: this multiple of the time that the last text took, at most `LONGEST` ns. The last text may have
-/// taken long only because it was interrupted.
+/// The pause before the next text is this multiple of the time that the last text took.
 const SHARE: u64 = 100;
+/// The maximum of the pause before the next text, in ns. The last text may have taken long only because it was interrupted.
 const LONGEST: u64 = 1_000_000_000;
 
 /// Publishes a worker's state. Without a place, it publishes nothing.
@@ -23,8 +25,9 @@ pub struct Publisher {
     polls: Cell<u64>,
     /// Whether the worker is in a call that waits and has stopped spinning.
     waits: Cell<bool>,
-    /// The time of the last text, and the duration of writing it, in ns.
+    /// The time of the last text in ns.
     written: Cell<u64>,
+    /// The duration of writing the last text in ns.
     took: Cell<u64>,
 }
 
@@ -36,7 +39,7 @@ impl Publisher {
         Publisher { page, polls, waits, written: Cell::new(0), took: Cell::new(0) }
     }
 
-    /// Returns the number of polls of the kernel so far.
+    /// Returns the number of polls that were published: 0 without a place. A sleep without open operations may count as one more.
     pub fn polls(&self) -> u64 {
         self.polls.get()
     }
@@ -81,14 +84,14 @@ impl Publisher {
         }
     }
 
-    /// Publishes that a waiting call has stopped spinning.
+    /// Publishes that a waiting call has stopped spinning, unless this call has published it before.
     pub fn waits(&self) {
         if let Some(page) = self.page.as_ref().filter(|_| !self.waits.replace(true)) {
             page.waits(now_ns());
         }
     }
 
-    /// Publishes that a waiting call returns.
+    /// Publishes that a waiting call returns, if it had stopped spinning.
     pub fn returns(&self, open: impl FnOnce() -> usize) {
         if let Some(page) = self.page.as_ref().filter(|_| self.waits.replace(false)) {
             page.waits(0);
@@ -96,8 +99,7 @@ impl Publisher {
         }
     }
 
-    /// Publishes a text; `status` returns the state at a time. If the text is too long, or there is no memory for it, the previous
-    /// one stays.
+    /// Publishes a text; `status` returns the state at a time. If the text cannot be written, the previous one stays.
     #[cold]
     pub fn show(&self, status: impl FnOnce(u64) -> WorkerStatus) {
         let Some(page) = &self.page else { return };

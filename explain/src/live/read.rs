@@ -14,10 +14,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-/// The time between two observations, whose difference shows whether a worker is active. A polling worker polls the kernel some
-/// thousand times in this time.
+/// The time between two observations, whose difference shows whether a worker is active.
 pub(super) const BETWEEN: Duration = Duration::from_millis(250);
-/// The maximum number of retries of reading a text that changes meanwhile.
+/// The maximum number of attempts to read a text that changes meanwhile.
 const TRIES: usize = 100;
 
 /// Returns the state that a context of this process publishes, by one observation; `None` in a forked child.
@@ -27,7 +26,7 @@ pub fn own(of: &file::File) -> Option<Status> {
     Some(status)
 }
 
-/// The first page of a file.
+/// The contents of a file's first page.
 pub(super) struct Head {
     pub(super) pid: u32,
     context: [u8; 16],
@@ -83,7 +82,7 @@ fn words(file: &File, at: usize) -> Option<Words> {
     })
 }
 
-/// Returns the words of all places in use.
+/// Returns the words of the places in use, as far as the limits permit.
 pub(super) fn used(file: &File, room: &mut Room) -> Vec<(usize, Words)> {
     let len = file.metadata().map_or(0, |about| about.len());
     let places = len.saturating_sub(HEAD as u64) / PLACE as u64;
@@ -101,8 +100,8 @@ pub(super) fn used(file: &File, room: &mut Room) -> Vec<(usize, Words)> {
     all
 }
 
-/// Reads a whole file. `before`: an earlier observation; `holds`: the reason that the file's process cannot run; `room`: the
-/// remaining limits of the read.
+/// Reads a file, as far as the limits permit; `None` if it is no live file. `before`: an earlier observation; `holds`: the reason
+/// that the file's process cannot run; `room`: the remaining limits of the read.
 pub(super) fn read(
     file: &File,
     before: Option<&[(usize, Words)]>,
@@ -158,8 +157,8 @@ pub(super) fn read(
     Some(Status { version, context, open_ms, workers, unseen, unread, ..Status::default() })
 }
 
-/// Returns the last text of a place, and the time at which it was written. The inner `None`: the place is not in use any more. The
-/// outer `None`: the limits are exhausted.
+/// Returns the last text of a place, parsed, with the place's words and the time at which it was written. The inner `None`: the
+/// place is not in use any more, or the file is too short. The outer `None`: the limits are exhausted.
 fn text(file: &File, at: usize, room: &mut Room) -> Option<Option<(Words, u64, WorkerStatus)>> {
     let Some(mut last) = words(file, at) else { return Some(None) };
     for _ in 0..TRIES {
@@ -197,7 +196,7 @@ fn unknown(why: &str) -> WorkerStatus {
     WorkerStatus { unknown: Some(why.to_owned()), ..WorkerStatus::default() }
 }
 
-/// Parses text from an untrusted writer.
+/// Parses text from an untrusted writer. A text that cannot be parsed gives a status with `unknown` set.
 pub(super) fn parse(bytes: &[u8]) -> WorkerStatus {
     let cleaned = serde_json::from_slice(bytes).map(|mut value| {
         clean_all(&mut value);
@@ -225,7 +224,7 @@ fn clean_all(value: &mut serde_json::Value) {
     }
 }
 
-/// Returns a text in one line, without characters that a terminal or a reader could misinterpret.
+/// Replaces control characters and characters that change the direction of text by question marks.
 pub(super) fn clean(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().map(|c| if c.is_control() || turns(c) { '?' } else { c }).collect()

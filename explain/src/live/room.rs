@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-/// The time limit of an observation, including two pauses of a quarter of a second.
+/// The time limit of an observation, including its one or two pauses of a quarter of a second. It is checked between reads.
 const TIME: Duration = Duration::from_secs(3);
-/// The maximum number of bytes of text that one observation reads. A parsed text may take ten times its length.
+/// The maximum number of bytes that the texts and words of one observation count. A parsed text may take several times its length.
 const BYTES: usize = 2 << 20;
 /// The number of bytes that each text counts in addition to its length, since an empty worker takes memory too.
 const BESIDE: usize = 2 << 10;
@@ -23,12 +23,12 @@ impl Room {
         Room { until: Instant::now().checked_add(TIME), bytes: BYTES, ended: false }
     }
 
-    /// Makes unlimited limits, for the state of this process itself.
+    /// Makes a `Room` without limits, for the state of this process itself.
     pub(super) fn without_bounds() -> Room {
         Room { until: None, bytes: usize::MAX, ended: false }
     }
 
-    /// Checks whether time remains.
+    /// Checks whether time remains and no limit was reached.
     pub(super) fn has_time(&mut self) -> bool {
         self.ended |= self.until.is_some_and(|until| Instant::now() >= until);
         !self.ended

@@ -81,14 +81,14 @@ impl Mapped {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.count) }
     }
 
-    /// Returns the word at an offset, which is a multiple of 8 and lies in the mapping.
+    /// Returns the word at an offset, which is a multiple of 8. An offset beyond the mapping selects a word that nobody reads.
     #[inline]
     pub(super) fn word(&self, at: usize) -> &AtomicU64 {
         static NOWHERE: AtomicU64 = AtomicU64::new(0);
         self.words().get(at / 8).unwrap_or(&NOWHERE)
     }
 
-    /// Writes bytes at an offset that is a multiple of 8. The last word is filled up with zeros.
+    /// Writes bytes at an offset that is a multiple of 8, as far as the mapping reaches. The last word is filled up with zeros.
     pub(super) fn write(&self, at: usize, bytes: &[u8]) {
         let words = self.words().iter().skip(at / 8);
         for (word, bytes) in words.zip(bytes.chunks(8)) {
@@ -114,7 +114,7 @@ pub(super) fn reserve(fd: &impl AsRawFd, at: usize, len: usize) -> Result<(), Er
     if done { Ok(()) } else { Err(last_error("memory for a memory file (fallocate)")) }
 }
 
-/// Returns the time since the host started in ns, the same for all its processes.
+/// Returns the monotonic clock of the host in ns. All processes of one time namespace see the same clock.
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the record is writable.

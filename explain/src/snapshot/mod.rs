@@ -1,7 +1,7 @@
-//! The snapshot of a context as plain data. The texts ([`crate::text`]), the JSON and the three sinks are made from it.
+//! The snapshot of a context as plain data. The texts ([`crate::text`]) and the JSON are made from it.
 //!
-//! The set-up ([`Report`]) does not change after opening, except that decisions and lines are added. The state ([`Status`]) is that
-//! of one moment. Later versions only add fields to both.
+//! [`Report`] shows the set-up of the context, with the warnings and log lines so far. [`Status`] shows the state at one moment.
+//! Later versions only add fields to both.
 
 mod report;
 mod status;
@@ -26,6 +26,6 @@ macro_rules! counted {
 /// Returns a part of a snapshot as JSON.
 #[must_use]
 pub fn json(part: &impl serde::Serialize) -> String {
-    // A part has only maps with plain keys, and the writer writes to memory, so neither fails.
+    // The keys of all maps are strings, and the text is written to memory, so the conversion does not fail.
     serde_json::to_string_pretty(part).unwrap_or_default()
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use tieline_plugin_api::log_level;
 
-/// All facts about a context: its providers, modules, paths, decisions and settings. Later versions only add fields.
+/// The set-up of a context: its providers, modules, paths, decisions and settings. Later versions only add fields.
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Report {
@@ -16,7 +16,7 @@ pub struct Report {
     pub version: String,
     /// The provider ABI that the library implements, `major.minor`.
     pub abi: String,
-    /// The directories that were searched for providers, in order.
+    /// The directories that were searched for providers, in order, separated by colons.
     pub searched: String,
     /// The loaded providers.
     pub providers: Vec<ProviderView>,
@@ -24,21 +24,21 @@ pub struct Report {
     pub domains: Vec<DomainView>,
     /// The modules of these domains.
     pub modules: Vec<ModuleView>,
-    /// The path that was composed for each domain.
+    /// The composed paths, one for each domain that may carry data.
     pub paths: Vec<PathView>,
     /// The order in which modules serve a peer that all of them reach. `Endpoint::report` shows the lanes of one peer.
     pub lanes: Vec<LaneView>,
     /// The first phase of blocking calls, and the reason: spin, or yield the processor immediately.
     pub waits: String,
-    /// Every decision that was made while the context was opened or used.
+    /// The decisions about providers, domains and modules, without repetitions.
     pub records: Vec<Record>,
     /// The facts that an operator should know.
     pub warnings: Vec<String>,
-    /// The log lines of providers, at the level that `TIELINE_LOG` selects.
+    /// The kept log lines of providers: those at the level that `TIELINE_LOG` selects, and device events.
     pub log: Vec<LogView>,
-    /// Every variable with its value and origin.
+    /// The known variables, and unknown ones that are set, with their values and origins.
     pub config: Vec<ValueView>,
-    /// The configuration files that were searched.
+    /// The configuration files that were searched for.
     pub files: Vec<FileView>,
 }
 
@@ -91,8 +91,9 @@ pub struct ModuleView {
     /// The variable that set the priority; `None`: the module's own priority applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_by: Option<String>,
-    /// The time for one operation in ns, as the module states it: `small_message` and `small_rma` of 8 bytes, `bulk_message` of 8
-    /// KiB, `bulk_rma` of 256 KiB (a bandwidth), `atomic` of 8 bytes. Unsupported operations are absent.
+    /// The time for one operation in ns, computed from the costs that the module states: `small_message` and `small_rma` of 8
+    /// bytes, `bulk_message` of 8 KiB, `bulk_rma` of 256 KiB, `atomic` of 8 bytes. A class for which the module states no cost is
+    /// 0; a class with an invalid cost is absent. The map of a connection-only module is empty.
     pub cost_ns: BTreeMap<String, f64>,
     /// The roles for which the module was chosen.
     pub used_for: Vec<String>,
@@ -105,45 +106,45 @@ pub struct PathView {
     pub domain: String,
     /// The domain's provider.
     pub provider: String,
-    /// The module for messages.
+    /// The module for messages, if there is one.
     pub message: Option<String>,
-    /// The module for put and get; `emulated`: the core performs them over messages.
+    /// The module for put and get, if there is one; `emulated`: the core performs them over messages.
     pub rma: Option<String>,
-    /// The module for atomics; `emulated`: the core performs them over messages.
+    /// The module for atomics, if there is one; `emulated`: the core performs them over messages.
     pub atomic: Option<String>,
-    /// The module that forms connections.
+    /// The module that forms connections, if the path needs one.
     pub connection: Option<String>,
-    /// The reason for the choice of that module.
+    /// The reason for the choice of the module that forms connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection_because: Option<String>,
     /// The whole path in one line: `{message rc, RMA rc, atomic emulated, connect ud}`.
     pub composed: String,
-    /// The roles that need no progress by threads of the target.
+    /// Of the roles `RMA` and `atomic`, those whose module needs no progress by threads of the target.
     pub passive_target: Vec<String>,
     /// The reason that the path cannot be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
 }
 
-/// One lane to a peer that every module reaches.
+/// One possible lane to a peer that every module reaches.
 #[derive(Clone, Debug, Serialize)]
 pub struct LaneView {
     /// The role: `message`, `RMA` or `atomic`.
     pub role: String,
     /// The module that serves the role, or `emulated`.
     pub via: String,
-    /// The memory that the lane serves. `own`: memory that the module allocated (`Context::alloc`); `any`: all registered memory.
-    /// `None` for messages, which access no memory.
+    /// The memory that the lane serves. `own`: memory that the peer's module allocated (`Context::alloc`); `any`: all registered
+    /// memory. `None` for messages, which access no remote memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
     /// The reason for the lane's position.
     pub because: String,
 }
 
-/// A line of a provider's log.
+/// A line that a provider or the library logged.
 #[derive(Clone, Debug, Serialize)]
 pub struct LogView {
-    /// The name of the provider.
+    /// The name of the provider, or `tieline`.
     pub provider: String,
     /// The level: `error`, `warn`, `info` or `debug`.
     pub level: String,

@@ -21,11 +21,11 @@ pub struct Status {
     pub open_ms: u64,
     /// The context's workers.
     pub workers: Vec<WorkerStatus>,
-    /// The number of workers that have no place in the file.
+    /// The number of workers that got no place in the file when they were opened. Workers that were closed later are included.
     pub unseen: u64,
-    /// The known state of the processes on this host for which operations wait.
+    /// The known state of other processes on this host for which operations wait, at most 64.
     pub peers: Vec<PeerStatus>,
-    /// The number of workers, or of their texts, that were not read because the file holds more than this library writes.
+    /// The number of workers whose text was not read because the limit of time or memory was reached.
     pub unread: usize,
     /// Whether the limit of time or memory was reached before everything was read.
     pub incomplete: bool,
@@ -62,19 +62,20 @@ pub struct WorkerStatus {
     pub doing: Doing,
     /// The minimum duration of that activity, in ms.
     pub doing_ms: u64,
-    /// The time in ms that the worker has been in a blocking call; `None`: it is in none.
+    /// The time in ms since the worker's blocking call stopped spinning; `None`: there is no such call, or it spins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_ms: Option<u64>,
-    /// The kernel's state of the worker's thread, if that thread cannot be woken: `D (disk sleep) in nfs_wait`.
+    /// The kernel's state of the worker's thread, if that thread is in uninterruptible sleep: `D (disk sleep) in nfs_wait`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stuck: Option<String>,
-    /// The reason that the fields below are unknown.
+    /// The reason that the fields about operations, endpoints and modules are unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
-    /// The number of times that the worker has polled the kernel for events.
+    /// The number of times that the worker has polled the kernel for events, as it publishes it. A sleep without open operations
+    /// may count as one more.
     pub polls: u64,
     /// The age of the fields below, in ms. An operation that they show as waiting was waiting at that time. While the worker
-    /// sleeps, the fields do not change.
+    /// sleeps, the worker's state does not change.
     pub age_ms: u64,
     /// The number of open operations.
     pub pending: usize,
@@ -86,9 +87,9 @@ pub struct WorkerStatus {
     pub peers: usize,
     /// The worker's endpoints, the longest waiting first.
     pub endpoints: Vec<EndpointStatus>,
-    /// The number of endpoints beyond the maximum length of the text.
+    /// The number of endpoints that `endpoints` leaves out.
     pub more_endpoints: usize,
-    /// The connections being established.
+    /// The connections being established, as far as they fit.
     pub forming: Vec<FormingStatus>,
     /// The worker's open modules.
     pub interfaces: Vec<InterfaceStatus>,
@@ -151,7 +152,7 @@ pub struct EndpointStatus {
     /// The endpoint's nonzero counters (`EndpointCounters`).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, u64>,
-    /// The wait of the endpoint's oldest operation.
+    /// The wait of the endpoint's oldest operation, or of its answers and other messages of the library.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
     /// The reason that the endpoint has failed.
@@ -221,7 +222,7 @@ impl WorkerStatus {
         json(self)
     }
 
-    /// Increases all durations by `ms`, for a status that has not changed in this time.
+    /// Increases the durations of waits and of forming connections by `ms`, for a status that has not changed in this time.
     pub(crate) fn grow_older(&mut self, ms: u64) {
         for endpoint in &mut self.endpoints {
             if let Some(waits) = &mut endpoint.waits {
@@ -240,7 +241,7 @@ impl WorkerStatus {
         }
     }
 
-    /// Limits all lists to the lengths that a worker writes, since the text may come from another program.
+    /// Limits the lists and counters to `MOST_SHOWN` entries each, since the text may come from another program.
     pub(crate) fn bound(&mut self) {
         let more = self.endpoints.len().saturating_sub(MOST_SHOWN);
         self.more_endpoints = self.more_endpoints.saturating_add(more);
@@ -254,7 +255,8 @@ impl WorkerStatus {
         bound_map(&mut self.counters);
     }
 
-    /// Returns the status as JSON of at most `most` bytes, with the maximum number of endpoints within that limit.
+    /// Returns the status as JSON of at most `most` bytes. Halves the number of endpoints, and then of forming connections, until
+    /// the text fits; `None` if it never does.
     pub(crate) fn fit(mut self, most: usize) -> Option<Vec<u8>> {
         loop {
             match serde_json::to_vec(&self) {
@@ -282,10 +284,10 @@ fn bound_map(counters: &mut BTreeMap<String, u64>) {
     }
 }
 
-/// The maximum number of endpoints, connections and interfaces of one worker in a text.
+/// The maximum number of endpoints in a worker's text; readers limit the text's other lists to this number too.
 pub const MOST_SHOWN: usize = 128;
 
-/// Limits the length of a text that other processes may have chosen.
+/// Limits a text that other processes may have chosen to 300 bytes and an ellipsis.
 #[must_use]
 pub fn cut(text: &str) -> String {
     const MOST: usize = 300;
@@ -296,7 +298,7 @@ pub fn cut(text: &str) -> String {
     format!("{}...", &text[..end])
 }
 
-/// Returns the first bytes of the id of a context or a worker as hexadecimal text.
+/// Returns the first four bytes of the id of a context or a worker as hexadecimal text.
 #[must_use]
 pub fn short(id: &[u8; 16]) -> String {
     id[..4].iter().map(|byte| format!("{byte:02x}")).collect()

@@ -1,4 +1,4 @@
-//! The columns of a terminal: aligned, and never wider than requested unless a single word is longer.
+//! The columns of a terminal. Only the last column is wrapped, so a long word or wide other columns may exceed the requested width.
 
 use crate::is_plain;
 
@@ -8,12 +8,12 @@ pub(super) const WIDTH: usize = 100;
 const LEAST: usize = 12;
 
 /// Lays out rows with the same number of cells. Columns are as wide as their widest cell; the last one wraps under its own
-/// beginning. Control characters, which may come from another program, become blanks.
+/// beginning. Control characters and invisible characters, which may come from another program, become blanks.
 pub(super) fn columns(rows: &[Vec<String>], indent: usize, width: usize) -> String {
     lay_out(rows, indent, |hang| width.saturating_sub(hang).max(LEAST))
 }
 
-/// Lays out every row in one line of any length, so that a search finds the whole row.
+/// Lays out every row in one line of any length, for searches by line.
 pub(super) fn lines(rows: &[Vec<String>], indent: usize) -> String {
     lay_out(rows, indent, |_| usize::MAX)
 }
@@ -51,7 +51,7 @@ fn lay_out(rows: &[Vec<String>], indent: usize, room: impl Fn(usize) -> usize) -
     text
 }
 
-/// Breaks text at blanks into lines of at most `room` characters; a longer word stays whole.
+/// Breaks text at white space into lines of at most `room` characters; a longer word stays whole.
 #[must_use]
 pub fn wrap(text: &str, room: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();

@@ -5,7 +5,8 @@ use crate::setting::{Origin, ValueView};
 use crate::snapshot::{LogView, Report};
 use tieline_plugin_api::raised_rights;
 
-/// Lists the choices, the refusals, and the operator's settings.
+/// Lists the paths, the decisions that exclude something, the values that were set, the log lines so far, the first phase of waits,
+/// and the warnings. Values from files are omitted in a setuid program.
 #[must_use]
 pub fn opened(report: &Report) -> Vec<String> {
     let mut lines = vec![format!("Tieline {}, provider ABI {}", report.version, report.abi)];
@@ -48,7 +49,7 @@ pub fn log_line(line: &LogView) -> String {
     format!("{} {}: {}", line.level, line.provider, line.text)
 }
 
-/// Returns a value as it may appear in a file or a log of the user. An unknown name may be a misspelt variable that holds a secret.
+/// Returns a value, or `(set)` if it may be a secret. An unknown name may be a misspelt variable that holds a secret.
 fn shown_to_all(value: &ValueView) -> &str {
     let may_be_secret = value.name.contains("SECRET") && !value.name.ends_with("_FILE");
     if value.owner == "unknown" || may_be_secret { "(set)" } else { &value.value }

@@ -6,7 +6,7 @@ use crate::record::{Record, Verdict};
 use crate::snapshot::Report;
 
 impl Report {
-    /// Returns the providers, modules and paths in three short tables.
+    /// Returns the providers, modules and paths in three short tables, followed by the warnings and the number of unused subjects.
     #[must_use]
     pub fn table(&self) -> String {
         self.table_within(WIDTH)
@@ -68,7 +68,7 @@ impl Report {
         format!("Tieline {}, provider ABI {}\n\n", self.version, self.abi)
     }
 
-    /// Returns the number of subjects that exist or were requested, but are not used.
+    /// Returns the number of subjects about which a record states that they are not used, at least for one role.
     fn not_used(&self) -> usize {
         let mut idle: Vec<String> = self
             .records

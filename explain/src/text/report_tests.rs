@@ -1,4 +1,4 @@
-//! Tests of the report, its columns and its JSON.
+//! Tests of the report's texts and of its JSON.
 
 use super::record_lines;
 use crate::record::{Record, Verdict};

@@ -3,7 +3,7 @@
 use super::columns::{WIDTH, columns};
 use crate::setting::{FileView, Origin, ValueView};
 
-/// Formats variables by owner, two lines each: first name, value and origin, then the meaning.
+/// Formats variables under the headings of their owners: name and value, and below them origin and meaning. The files follow.
 #[must_use]
 pub fn values_text(values: &[ValueView], files: &[FileView]) -> String {
     values_text_within(values, files, WIDTH)
@@ -33,7 +33,7 @@ pub fn values_text_within(values: &[ValueView], files: &[FileView], width: usize
     text
 }
 
-/// Formats all facts about one variable.
+/// Formats the facts about one variable in rows.
 #[must_use]
 pub fn value_text(value: &ValueView) -> String {
     value_text_within(value, WIDTH)
@@ -67,7 +67,7 @@ fn title(owner: &str) -> String {
     }
 }
 
-/// Describes the origin of the value, and the value that it overrides.
+/// Describes the origin of the value, a default that it replaces, and the strongest setting that it overrides.
 fn origin(value: &ValueView) -> String {
     let mut text = match &value.origin {
         Origin::Default => "Default".to_owned(),
@@ -165,7 +165,7 @@ mod tests {
              FILES\n\
              \x20 /etc/a  not there\n"
         );
-        // If the value equals its default, the text shows it once.
+        // If the value is the default, the text does not repeat the default.
         let default = ValueView { default: "x".into(), ..of("A", "core", Origin::Default) };
         assert_eq!(values_text(&[default], &[]), "CORE\n  A = (none)\n      Default. Doc.\n");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The state as text for users: waiting operations are listed first.
+//! The state as text for users: waiting operations are listed before the workers.
 
 use crate::snapshot::{Doing, EndpointStatus, Status, WorkerStatus};
 use std::collections::BTreeMap;
@@ -97,7 +97,7 @@ impl WorkerStatus {
         })
     }
 
-    /// Returns the worker's first lines: the waiting operations.
+    /// Returns a line for each waiting endpoint and for each connection being established.
     fn waits(&self) -> Vec<String> {
         let asleep = matches!(self.doing, Doing::Sleeps | Doing::Armed | Doing::Asked);
         let since = match self.age_ms {
@@ -182,7 +182,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Removes control characters from a text, because its writer is not trusted.
+/// Replaces control characters other than line ends by question marks, because the text's writer is not trusted.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }

@@ -1,4 +1,4 @@
-//! Tests of every line that can be shown, word for word.
+//! Tests of the lines of a status, word for word.
 
 use crate::snapshot::{
     Doing, EndpointStatus, FormingStatus, InterfaceStatus, PeerStatus, Status, Waits, WorkerStatus,

@@ -1,4 +1,4 @@
-//! The report as lines with reasons: complete, and short for a first look.
+//! The report as lines with reasons: long, and short for a first look.
 
 use super::columns::{self, WIDTH, columns};
 use crate::record::{Record, Verdict};
@@ -6,7 +6,8 @@ use crate::snapshot::{LaneView, LogView, PathView, Report};
 use std::path::Path;
 
 impl Report {
-    /// Returns one line with a reason for each module and provider that is used, and for each that is not.
+    /// Returns the recorded decisions about providers, domains and modules with their reasons, then paths, lanes, waits, warnings
+    /// and log lines.
     #[must_use]
     pub fn why(&self) -> String {
         self.why_within(WIDTH)
@@ -18,9 +19,9 @@ impl Report {
         self.reasons(width, true)
     }
 
-    /// Returns the main reasons, for a terminal of `width` columns. The text omits the reasons for the use of a module, the time
-    /// that waits spend in each state, and all but the first clause about a missing device. The last line names the command that
-    /// shows the complete text.
+    /// Returns the main reasons, for a terminal of `width` columns. The text omits the modules that are used, the searched
+    /// directories, lanes that are never used, and the first phase of waits. It omits log lines below `warn` except device events,
+    /// and all but the first clause about a missing device. The last line names the command that shows the longer text.
     #[must_use]
     pub fn why_briefly_within(&self, width: usize) -> String {
         self.reasons(width, false) + "\n`tieline info --why --all` shows the rest\n"
@@ -80,7 +81,7 @@ impl Report {
     }
 }
 
-/// Returns the folder of the providers' files, if all of them lie in one folder.
+/// Returns the folder of the providers' files, if all files lie in one folder. Providers that are built in do not count.
 fn common_folder<'a>(providers: &[&'a Record]) -> Option<&'a Path> {
     let mut folders = providers.iter().filter_map(|record| match &record.verdict {
         Verdict::Found { origin, .. } if origin.starts_with('/') => Path::new(origin).parent(),
@@ -90,8 +91,8 @@ fn common_folder<'a>(providers: &[&'a Record]) -> Option<&'a Path> {
     folders.all(|folder| folder == first).then_some(first)
 }
 
-/// Formats the facts of a verdict on a provider. A file that lies in `folder` is shown by its name. A missing device is
-/// shown without details.
+/// Formats the facts of a verdict on a provider. A file that lies in `folder` is shown by its name. The reason for a missing device
+/// is cut to its first clause.
 fn in_short(verdict: &Verdict, folder: Option<&Path>) -> String {
     match verdict {
         Verdict::Found { origin, version } => {
@@ -115,7 +116,7 @@ pub fn record_lines<'a>(records: impl IntoIterator<Item = &'a Record>) -> String
     lines_of(records, WIDTH, Verdict::detail)
 }
 
-/// Does the same for a terminal of `width` columns; `detail` formats the reason.
+/// Formats records as [`record_lines`] does, for a terminal of `width` columns; `detail` formats the reason.
 fn lines_of<'a>(
     records: impl IntoIterator<Item = &'a Record>,
     width: usize,

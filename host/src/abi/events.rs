@@ -1,4 +1,4 @@
-//! The events of one poll: the only place where the core dereferences pointers that a provider wrote.
+//! The events of one poll, and the access to their payloads, to which a provider's pointers lead.
 
 use std::mem::MaybeUninit;
 use std::ops::Deref;
@@ -7,7 +7,7 @@ use tieline_plugin_api::abi::Event;
 /// The maximum number of events per poll.
 pub const BATCH: usize = 16;
 
-/// A buffer for the events of one poll, on the stack and uninitialised. A poll fills it and then borrows the part that was written.
+/// A buffer for the events of one poll, uninitialised at first. After a poll, [`Batch::written`] returns the part that was written.
 pub struct Batch {
     slots: [MaybeUninit<Event>; BATCH],
 }

@@ -1,4 +1,4 @@
-//! Results of any length: a slot that writes bytes or a list is called with a growing buffer.
+//! Results of unknown length: a slot that writes bytes or a list is called with a larger buffer if the first is too short.
 
 use super::guarded::Guarded;
 use tieline_plugin_api::Status;
@@ -8,7 +8,7 @@ const MOST_BYTES: usize = 1 << 20;
 /// The maximum number of records accepted from a slot that writes a list.
 const MOST_RECORDS: usize = 4096;
 
-/// Calls a slot that writes bytes and returns their length. The buffer grows until the bytes fit.
+/// Calls a slot that writes bytes and returns their length. The buffer grows until the bytes fit, to `MOST_BYTES` at most.
 pub(crate) fn grown(mut call: impl FnMut(*mut u8, usize) -> i64) -> Result<Vec<u8>, Status> {
     let mut buffer = vec![0; 256];
     loop {
@@ -28,13 +28,14 @@ pub(crate) fn grown(mut call: impl FnMut(*mut u8, usize) -> i64) -> Result<Vec<u
 /// The reason for a missing list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unlisted {
-    /// The slot said so.
+    /// The slot returned this negative status, or its list is too long.
     Code(i32),
-    /// It has written beside the room that it was given.
+    /// The slot has written beside the buffer that it was given.
     Overrun,
 }
 
-/// Calls a slot that writes a list, asking first how long it is. Every record's `size` is that of `empty`.
+/// Calls a slot that writes a list: first for its length, then with a buffer for so many copies of `empty`, and again if the list
+/// has grown.
 pub fn listed<T: Copy>(
     empty: T,
     mut call: impl FnMut(*mut T, usize, *mut usize) -> i32,

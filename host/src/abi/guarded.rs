@@ -28,7 +28,7 @@ impl<T: Copy> Guarded<T> {
         room
     }
 
-    /// The address of the first record.
+    /// Returns the address of the first record.
     pub(crate) fn at(&mut self) -> *mut T {
         // The pointer is made from all words: a provider may write before the room.
         self.words.as_mut_ptr().wrapping_add(BESIDE).cast()
@@ -41,12 +41,12 @@ impl<T: Copy> Guarded<T> {
         beside.copied().all(|word| word == MARK)
     }
 
-    /// The same for a trial.
+    /// Returns an error if a marked word has changed, for a trial.
     pub(crate) fn check(&self) -> Result<(), Broke> {
         if self.is_whole() { Ok(()) } else { Err(Broke::Memory) }
     }
 
-    /// The first ones, as they are now.
+    /// Returns the first `count` records, at most all of them, as they are now.
     pub(crate) fn first(&mut self, count: usize) -> Vec<T> {
         let first: *mut T = self.at();
         // SAFETY: each was written in `new`; a provider that writes there writes what the ABI has there.

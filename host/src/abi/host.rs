@@ -1,9 +1,10 @@
 //! The host's services, which every provider gets as a table: log, configuration, clock, events, pages.
 //!
 //! A provider may call these services from any thread, at any time, until the process ends. So the table and its objects are never
-//! freed. Settings and log are released when the provider ends, and its later calls have no effect. A later provider of the same
-//! name reuses the memory. The number in the table's `context` distinguishes calls of the two providers. [`RESTING`] unused tables
-//! of a name are kept before one is reused. The services print nothing: lines are added to a log that the report shows.
+//! freed. Settings and log are released when the provider ends. After that, only the clock and `pages_free` serve its calls. A
+//! later provider of the same name may reuse the memory. The number in the table's `context` distinguishes calls of the two
+//! providers. A table is reused once more than [`RESTING`] tables of its name are unused. The services print nothing: lines are
+//! added to a log that the report shows.
 
 use crate::settings::Settings;
 use std::cell::UnsafeCell;
@@ -19,7 +20,7 @@ use tieline_plugin_api::abi::{
 };
 use tieline_plugin_api::{Failure, OK, Status, async_kind, log_level};
 
-/// The maximum length of a line.
+/// The maximum number of bytes of a provider's text that are read.
 const MOST_LINE_BYTES: usize = 1024;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -28,7 +29,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[derive(Default)]
 struct Words {
-    /// The first refused value, otherwise the first refused list.
+    /// The first refused value, otherwise the last refused list.
     refused: Option<(Status, String)>,
     reported: Option<String>,
 }
@@ -51,7 +52,7 @@ pub struct Services {
     declarations: Declarations,
     /// The variables that the entry function has declared.
     declared: Mutex<Vec<Declared>>,
-    /// The text of a refused value, otherwise the provider's last report.
+    /// The text of a refused declaration, and the provider's last report.
     words: Mutex<Words>,
     page_bytes: AtomicUsize,
 }
@@ -64,7 +65,7 @@ unsafe impl Sync for Services {}
 // SAFETY: the reasons for `Sync` apply; the addresses in the table are those of functions and of this value itself.
 unsafe impl Send for Services {}
 
-/// The number of unused tables of a name that are kept before one is reused.
+/// The number of unused tables of a name that are not reused.
 const RESTING: usize = 8;
 
 /// The tables without a provider, the longest unused first. The lock is tried without waiting, because a forked child may find it
@@ -126,8 +127,9 @@ impl Services {
         self.open.read().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
-    /// Returns the reason that the entry function failed with this status: a value that was refused with it, or the last report.
-    /// The flag is set if a value is the cause.
+    /// Returns the reason that the entry function failed with this status: the declaration that was refused with it, else the last
+    /// report, else another refused declaration. The flag is set if the status is `Invalid` and the text is not about a declaration
+    /// that was refused otherwise.
     pub fn take_words(&self, status: Status) -> (bool, Option<String>) {
         let Words { refused, reported } = std::mem::take(&mut *lock(&self.words));
         let reported = reported.filter(|words| !words.is_empty());
@@ -140,13 +142,13 @@ impl Services {
         }
     }
 
-    /// Checks whether a declaration was refused, so that the entry function has to fail.
+    /// Checks whether a declaration was refused.
     #[must_use]
     pub fn has_refused(&self) -> bool {
         lock(&self.words).refused.is_some()
     }
 
-    /// Returns the text about a refused value.
+    /// Takes the text about a refused declaration; `None` if it was not refused because of a value.
     pub(crate) fn refused_value(&self) -> Option<String> {
         let refused = lock(&self.words).refused.take();
         refused.filter(|(status, _)| *status == Status::Invalid).map(|(_, words)| words)
@@ -166,8 +168,8 @@ impl Services {
         self.page_bytes.load(Ordering::Relaxed)
     }
 
-    /// Handles the end of the provider: releases its settings and log, disables its calls, and lets a later provider reuse the
-    /// memory.
+    /// Handles the end of the provider: releases its settings and log, and disables its calls. A later provider can reuse the table
+    /// if this one holds no pages.
     pub fn close(&'static self) {
         let ended = self.open.write().unwrap_or_else(PoisonError::into_inner).1.take();
         let Some(ended) = ended else { return };

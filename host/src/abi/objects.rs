@@ -1,4 +1,4 @@
-//! Objects opened from a provider: domains, interfaces, connectors. Each object closes its handle on drop and holds its parent.
+//! Objects opened from a provider. Each keeps open what it was opened from. Domains, interfaces and connectors close on drop.
 
 use super::events::{BATCH, Batch, Polled};
 use super::grown::{grown, listed};
@@ -56,7 +56,7 @@ impl OpenDomain {
         let mut handle = std::ptr::null_mut();
         let what = || format!("domain {name} could not be opened");
         provider.usable(&what)?;
-        // Users of a domain may rely on its attributes, so they are checked first.
+        // Users of a domain may rely on its attributes, so they are checked first if the provider lists the domain.
         let attr = provider.domains()?.into_iter().find(|d| fixed_str(&d.name) == Some(name));
         if let Some(Err(verdict)) = attr.map(|attr| provider.check_domain(&attr)) {
             return Err(Error::new(Status::Unsupported, what(), verdict.to_string(), ""));
@@ -144,7 +144,7 @@ impl OpenDomain {
         Ok(handle)
     }
 
-    /// Allocates memory to which this domain's peers have the fastest access.
+    /// Allocates memory that this domain's peers can access.
     pub fn alloc(&self, len: usize, access: u64) -> Result<Registered, Error> {
         let what = || format!("{} could not provide {len} bytes", self.name());
         self.provider().usable(&what)?;
@@ -235,8 +235,8 @@ impl Registered {
         provider.checked(i64::from(code), &what).map(|_| ())
     }
 
-    /// Revokes the keys of the registration, while operations of this process continue to use it. If a provider does not support
-    /// revoking, the keys are refused when the registration ends.
+    /// Revokes the keys of the registration, while operations of this process continue to use it. If revoking fails or is not
+    /// supported, the keys are refused when the registration ends.
     pub fn revoke(&self) {
         let Some(handle) = self.handle else { return };
         let provider = &self.domain.provider;
@@ -262,10 +262,11 @@ impl Registered {
     }
 }
 
-/// The handle of an endpoint that was just created: the only source of an [`OwnedEndpoint`].
+/// The handle of an endpoint that was just created, for [`OpenInterface::endpoint`].
 pub struct NewEndpoint(*mut c_void);
 
-/// A data-path module opened for one worker. It is not `Send`. The owner closes the interface's endpoints before it drops this.
+/// A data-path module opened for one worker. It is not `Send`. The owner closes the interface's endpoints before it drops the
+/// interface, unless the provider has failed.
 pub struct OpenInterface {
     handle: *mut c_void,
     table: InterfaceTable,
@@ -315,7 +316,7 @@ impl OpenInterface {
         reached(self.provider(), code)
     }
 
-    /// Creates an endpoint. The caller owns the handle, and closes it through [`OpenInterface::endpoint`].
+    /// Creates an endpoint. The result of [`OpenInterface::endpoint`] for the handle closes it.
     pub fn connect(
         &self,
         address: &[u8],
@@ -343,7 +344,7 @@ impl OpenInterface {
         OwnedEndpoint::new(new.0, self.endpoint_table)
     }
 
-    /// Makes progress with one indirect call. The payloads of the previous call's events become invalid.
+    /// Makes progress with one indirect call. The payloads of the previous call's events become invalid, unless they are lent.
     ///
     /// # Safety
     /// The caller reads the events' payloads only before the next poll of this interface, and while it is open.
@@ -369,7 +370,7 @@ impl OpenInterface {
         if code < 0 { Err(Status::from_code(code)) } else { Ok(()) }
     }
 
-    /// Says goodbye to all peers, once. After this call the interface only serves lent payloads.
+    /// Announces to the peers that the interface leaves. After this call the interface only serves lent payloads.
     pub fn leave(&self) {
         // SAFETY: the interface is open and this is its thread; nothing is posted or polled on it after this call.
         unsafe { (self.table.leave)(self.handle) }
@@ -459,7 +460,7 @@ impl OpenConnector {
         })
     }
 
-    /// Checks whether that address can be reached; the error has the status and the reason as text.
+    /// Checks whether a connector with this address can be reached; the error has the status and the reason as text.
     pub fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
         self.check_provider()?;
         // SAFETY: the connector is open and this is its thread; the address is borrowed for the call.
@@ -518,8 +519,7 @@ impl OpenConnector {
     }
 }
 
-/// Converts a poll's result. A provider that reports more events than the capacity has written out of bounds and is taken out of
-/// use.
+/// Converts a poll's result. A provider that reports more events than the capacity has broken its contract: `ProviderFailed`.
 #[inline]
 fn polled(count: i64) -> Result<usize, Status> {
     match usize::try_from(count) {

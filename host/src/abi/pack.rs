@@ -45,8 +45,8 @@ impl<'a> PackBuffer<'a> {
         span.read(offset, self.take(len)?)
     }
 
-    /// Lets `write` fill `len` bytes of the buffer; `write` returns the number of bytes that it wrote. `Err(Invalid)` if that
-    /// number exceeds `len`.
+    /// Lets `write` fill up to `len` bytes of the buffer; `write` returns the number of bytes that it wrote. `Err(Invalid)` if that
+    /// number exceeds `len`, `Err(TooLarge)` if fewer than `len` bytes are left.
     #[inline]
     pub fn put_with(
         &mut self,

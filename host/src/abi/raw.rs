@@ -32,13 +32,14 @@ impl RawEndpoint {
         RawEndpoint { handle: std::ptr::null_mut(), table: &FAILED_ENDPOINT }
     }
 
-    /// Disables the endpoint: from this call on every call returns `PROVIDER_FAILED` and none reaches the provider.
+    /// Disables this value: its later calls do not reach the provider, and return `PROVIDER_FAILED` if they return a status. Copies
+    /// are not affected.
     #[inline]
     pub fn fail(&mut self) {
         self.table = &FAILED_ENDPOINT;
     }
 
-    /// Checks whether [`RawEndpoint::fail`] was called.
+    /// Checks whether calls do not reach a provider.
     #[cfg(test)]
     pub fn failed(&self) -> bool {
         std::ptr::eq(self.table, &FAILED_ENDPOINT)
@@ -89,8 +90,8 @@ impl RawEndpoint {
     /// Writes remote memory.
     ///
     /// # Safety
-    /// The endpoint is open. The key was imported by this endpoint's `import_key` and was not dropped. The pieces are readable
-    /// until the call returns; after PENDING, until the completion, or until the endpoint is closed.
+    /// The endpoint is open. The key was imported by `import_key` of this endpoint or of its interface, and was not dropped. The
+    /// pieces are readable until the call returns; after PENDING, until the completion, or until the endpoint is closed.
     #[inline(always)]
     pub unsafe fn put(&self, op: &Rma) -> i32 {
         // SAFETY: the caller guarantees the conditions above.
@@ -255,7 +256,8 @@ impl OwnedEndpoint {
         self.0
     }
 
-    /// Disables the endpoint like [`RawEndpoint::fail`], for all later users; the endpoint is not closed either.
+    /// Disables the endpoint like [`RawEndpoint::fail`], for all later users; [`OwnedEndpoint::close`] then does not reach the
+    /// provider either.
     #[inline]
     pub fn fail(&mut self) {
         self.0.fail();

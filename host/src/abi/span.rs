@@ -11,8 +11,8 @@ use tieline_plugin_api::Status;
 #[inline]
 unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the caller guarantees the ranges; the direction flag is clear by the calling convention. From 4 KiB on, this
-    // instruction is as fast as the C library's copy, but it takes some tens of nanoseconds to start.
+    // SAFETY: the caller guarantees the ranges; the direction flag is clear by the calling convention. Short copies avoid this
+    // instruction, which takes some time to start.
     unsafe {
         if len <= SHORT_COPY {
             return copy_short(from, to, len);

@@ -1,4 +1,4 @@
-//! The calls that open a context, made once in the child process that tries a provider's file.
+//! The calls by which a context starts a provider and opens domains, made in the child process that tries the provider's file.
 
 use super::Tables;
 use super::grown::{Unlisted, listed};
@@ -10,13 +10,13 @@ use tieline_plugin_api::abi::{
     DomainAttr, DomainParams, EntryFn, Host, ModuleAttr, ProviderOps, fixed_str,
 };
 
-/// The maximum number of domains that a trial opens: all domains run the same code.
+/// The maximum number of domains that a trial opens. Domains of one provider usually run the same code.
 const MOST_DOMAINS: usize = 4;
 
-/// The room for a provider's words.
+/// The capacity of the buffer for `last_error`, in bytes.
 const WORDS: usize = 1024;
 
-/// Calls the entry function and returns whether the provider started.
+/// Calls the entry function and returns whether it reported success.
 ///
 /// # Safety
 /// `entry` is an entry function. Only this thread calls the provider.
@@ -31,8 +31,8 @@ pub(crate) unsafe fn start(
     if room.is_whole() { Ok(code >= 0) } else { Err(Broke::Memory) }
 }
 
-/// Opens the domains, lists their modules, closes them, and calls `quiesce`. The parent repeats all calls, so the
-/// answers are ignored.
+/// Opens up to `MOST_DOMAINS` domains, lists their modules, closes them, and calls `quiesce` if it exists. Refusals are ignored:
+/// the parent makes these calls itself later.
 ///
 /// # Safety
 /// The entry function has written `ops`. Only this thread calls the provider.

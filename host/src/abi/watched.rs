@@ -1,28 +1,29 @@
 //! Calls of a provider's functions in a trial, with a look at what a function leaves behind when it returns.
 //!
 //! A function of a damaged file may return and have changed what belongs to its caller. The child that tries the file may go on by
-//! chance although this process would end, because its own values lie elsewhere. So a trial fills registers and stack of the caller
-//! with a mark, and compares them afterwards. A register or variable that a function has not set holds no valid address.
+//! chance although this process would end, because its own values lie elsewhere. So a trial on x86-64 fills registers and stack of
+//! the caller with a mark, and compares them afterwards. A stack word that the function has not set holds no valid address. On
+//! other processors, functions are called without these checks.
 
 use std::ffi::c_void;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use std::sync::atomic::Ordering;
 
-/// A change that a function of a provider made outside of its own.
+/// The kind of thing that a function of a provider changed although it belongs to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broke {
     /// Registers that the calling convention keeps.
     Registers,
-    /// The stack of its caller.
+    /// The stack of the function's caller.
     Stack,
-    /// Memory beside the room that it was given.
+    /// Memory beside the buffer that the function was given.
     Memory,
 }
 
 impl Broke {
     const ALL: [Broke; 3] = [Broke::Registers, Broke::Stack, Broke::Memory];
 
-    /// The letter of a child's answer.
+    /// Returns the letter for a child's answer.
     pub(crate) fn letter(self) -> u8 {
         match self {
             Broke::Registers => b'r',
@@ -43,18 +44,18 @@ pub(crate) const MARK: u64 = 0xa5a5_5a5a_a5a5_5a00;
 /// The value of stack words that a function has not set: a plausible length, and an address where nothing is mapped.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const UNSET: usize = 16;
-/// So much of the stack that the function gets is filled with it.
+/// The number of bytes of the function's stack that are filled with `UNSET`.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const BELOW: usize = 4096;
-/// So much of the caller's stack is marked and compared.
+/// The number of bytes of the caller's stack that are marked and compared.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const MARKED: usize = 4096;
 
-/// Calls a function with up to four arguments that are integers or addresses; `Ok`: what it returned.
+/// Calls a function with up to four arguments that are integers or addresses; `Ok`: its result.
 ///
 /// # Safety
-/// In a process of one thread that calls providers. The function is one of a provider, with the C calling convention and so many
-/// arguments or fewer, and they are what it expects.
+/// Only one thread of the process calls providers. The function has the C calling convention, takes at most these arguments, and
+/// the arguments are valid for it.
 pub(crate) unsafe fn watched<const N: usize>(
     function: *const c_void,
     arguments: [usize; N],
@@ -185,14 +186,14 @@ unsafe fn call(function: *const c_void, arguments: [usize; 4]) -> (usize, u64, u
     (returned, registers, stack)
 }
 
-/// Maps a stack for the calls and returns the stack pointer at which they begin. Nothing is mapped above the marked words and below the
-/// stack. It stays until the process ends.
+/// Maps a stack for the calls and returns the stack pointer at which they begin; `None` if that fails. The memory next to the
+/// stack, on both sides, cannot be accessed. The mapping stays until the process ends.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn stack() -> Option<usize> {
-    /// As long as a main thread's, of which the pages are there that are used.
+    /// The length of the stack, of which only used pages take memory.
     const LEN: usize = 8 << 20;
     const BELOW: usize = 64 << 10;
-    /// A displacement with one wrong byte of the lower three leads no further.
+    /// One wrong byte among the lower three of a displacement leads no further than this.
     const ABOVE: usize = 32 << 20;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
     // SAFETY: a new mapping, of which a part inside is made writable.
@@ -212,7 +213,7 @@ fn stack() -> Option<usize> {
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 use call_as_it_is as call;
 
-/// Nothing is compared.
+/// Calls the function and compares nothing.
 ///
 /// # Safety
 /// As [`watched`].

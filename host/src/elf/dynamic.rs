@@ -1,7 +1,7 @@
 //! Checks two parts of a file that the loader does not check: the range that becomes read-only, and the version numbers.
 //!
-//! Wrong values lead the loader out of the file's own memory. The contents of that other memory decide whether the process ends.
-//! They may differ between this process and a child that tries the file.
+//! Wrong values may lead the loader out of the file's own memory. The contents of that other memory then decide whether the process
+//! ends. They may differ between this process and a child that tries the file.
 
 use super::{Bytes, Fields, Unfit, inside, unfit};
 
@@ -45,7 +45,8 @@ const MOST: u64 = 1 << 20;
 /// The bit of a version that hides its symbol.
 const HIDDEN: u16 = 0x8000;
 
-/// Whether the version of each symbol has a number that the file declares. Tables that cannot be read are left to the loader.
+/// Checks that no symbol's version number exceeds the highest one that the file declares. Tables that cannot be read are left to
+/// the loader.
 pub(crate) fn check_versions(
     bytes: &(impl Bytes + ?Sized),
     loads: &[Load],
@@ -85,13 +86,13 @@ impl<B: Bytes + ?Sized> Memory<'_, B> {
         self.read(address, N as u64)?.try_into().ok()
     }
 
-    /// `count` words of four bytes.
+    /// Reads `count` words of four bytes.
     fn words(&self, address: u64, count: u64) -> Option<Vec<u32>> {
         let raw = self.read(address, count.checked_mul(4).filter(|_| count <= MOST)?)?;
         Some(raw.chunks_exact(4).map(|word| Fields(word).u32(0)).collect())
     }
 
-    /// The version of each symbol, and the highest number that is declared.
+    /// Returns the version number of each symbol, and the highest number that is declared; `None` without a readable version table.
     fn versions(&self, (address, len): (u64, u64)) -> Option<(Vec<u16>, u16)> {
         let entries = self.read(address, len)?;
         let entries: Vec<(u64, u64)> = entries
@@ -118,7 +119,7 @@ impl<B: Bytes + ?Sized> Memory<'_, B> {
         Some((raw.chunks_exact(2).map(|number| Fields(number).u16(0)).collect(), most))
     }
 
-    /// How many symbols there are by a hash table of the GNU kind: those in front of it, and those in its chains.
+    /// Returns the number of symbols by a hash table of the GNU kind: those in front of it, and those in its chains.
     fn hashed(&self, at: u64) -> Option<u64> {
         let head = self.words(at, 4)?;
         let (buckets, first, filter) = (u64::from(head[0]), u64::from(head[1]), u64::from(head[2]));
@@ -140,7 +141,7 @@ impl<B: Bytes + ?Sized> Memory<'_, B> {
         None
     }
 
-    /// The highest number among the versions of other files.
+    /// Returns the highest number among the versions of other files.
     fn last_needed(&self, mut at: u64) -> Option<u16> {
         let (mut most, mut left) = (0, MOST);
         for _ in 0..MOST {
@@ -165,7 +166,7 @@ impl<B: Bytes + ?Sized> Memory<'_, B> {
         None
     }
 
-    /// The highest number among the file's own versions.
+    /// Returns the highest number among the file's own versions.
     fn last_defined(&self, mut at: u64) -> Option<u16> {
         let mut most = 0;
         for _ in 0..MOST {

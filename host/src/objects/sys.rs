@@ -29,13 +29,13 @@ fn link_map(handle: *mut c_void) -> *const LinkMap {
 }
 
 /// Runs the finalizers of an object in the loader's order at process exit: the array from its end, then the single one. The object
-/// stays mapped, and no code of other objects or of the application runs.
+/// stays mapped, and the finalizers of other objects do not run.
 ///
 /// # Errors
 /// A finalizer has changed what its caller keeps.
 ///
 /// # Safety
-/// In a child that ends with it: the object's own headers say where its finalizers are.
+/// The caller is a child process that ends soon: the addresses of the finalizers come from the object itself.
 pub(crate) unsafe fn run_finalizers(handle: *mut c_void) -> Result<(), Broke> {
     const DT_NULL: i64 = 0;
     const DT_FINI: i64 = 13;

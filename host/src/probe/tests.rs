@@ -1,4 +1,4 @@
-//! Tests of the conditions for a trial, of the validity of its results, and of the text of a failed trial.
+//! Tests of the setting, of the repetition of disturbed trials, and of the text of a failed trial.
 
 use super::*;
 

@@ -14,8 +14,8 @@ use crate::announcements::{LEN, Nonce, PER_PAGE, SLOTS, claim, fenced, has_nonce
 use crate::sys::{self, Holder, Mapping, PAGE};
 
 /// The files of owners that this process has open, with one descriptor each for all users. If the locks belong to the process,
-/// closing another descriptor of the same file would release all of them. A forked child starts with an empty list, because it
-/// inherits neither locks nor mappings.
+/// closing another descriptor of the same file would release all of them. A forked child starts with an empty list, because it does
+/// not inherit the mappings.
 static OPEN: PerProcess<Mutex<HashMap<Nonce, Weak<PeerFile>>>> = PerProcess::new();
 
 fn files() -> MutexGuard<'static, HashMap<Nonce, Weak<PeerFile>>> {
@@ -30,7 +30,7 @@ struct PeerFile {
     /// The owner of the locks that are taken through this file.
     holder: Holder,
     map: Mapping,
-    /// The slots that this process has locked: these locks do not exclude their own holder.
+    /// The slots that were locked through this file: these locks do not exclude their own holder.
     mine: Mutex<HashSet<usize>>,
 }
 
@@ -89,7 +89,7 @@ impl PeerFile {
         let mut mine = self.mine.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = mine.remove(&slot);
         inside(&self.map, slot).store(0, Ordering::SeqCst);
-        // The slot is read before the unlock: afterwards the slot, and so the number, may belong to another accessor.
+        // The number is cleared before the unlock: afterwards the slot may belong to another accessor.
         let (number, pid) = (claim(&self.map, slot), sys::own_pid() as u64);
         let _ = number.compare_exchange(pid, 0, Ordering::SeqCst, Ordering::SeqCst);
         sys::unlock(&self.fd, self.holder, slot);
@@ -159,8 +159,8 @@ impl Drop for Accessor {
             core::mem::forget(file);
             return;
         }
-        // The lock is held: if the descriptor were closed after another one was opened, the locks of the other one would be
-        // released.
+        // The list stays locked until the file is dropped. If another thread opened a descriptor of the file before this one is
+        // closed, the close could release the locks taken through the other.
         let _files = files();
         file.release(self.slot);
         drop(file);

@@ -9,12 +9,12 @@
 //! The words lie in a memory file of the owner. An accessor takes the file's descriptor out of the owner's process, which requires
 //! the same right as copying does. It opens the file anew, locks the slot's byte through that description, and writes its process
 //! number next to it. The kernel releases such a lock when the process has ended for any reason, and not before its last thread has
-//! finished. So a token in an unlocked slot belongs to no process, and the owner need not trust any accessor to make progress. An
+//! finished. So a token in an unlocked slot belongs to no process, and an accessor that has ended does not block the owner. An
 //! accessor that keeps its token, because it was stopped or is hostile, only keeps the owner waiting.
 //!
-//! Locks owned by the process would not work. A process loses them when it closes the first descriptor of the file. Two copies of
-//! this code in one process (two provider files, two libraries) have one descriptor each. Forked children share a description and
-//! keep it open; then the number shows that the process has ended.
+//! Locks owned by the process serve only if the file cannot be opened anew, as in some sandboxes. A process loses them when it
+//! closes the first descriptor of the file. Two copies of this code in one process (two provider files, two libraries) have one
+//! descriptor each. Forked children share a description and keep it open; then the number shows that the process has ended.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -25,7 +25,7 @@ use crate::sys::{self, Mapping, PAGE};
 
 /// The size of an accessor's slot: one cache line. The first slot is the header.
 const SLOT: usize = 64;
-/// The limit on concurrent accessors.
+/// The number of slots. All but the first one are for accessors.
 pub(crate) const SLOTS: usize = 4096;
 pub(crate) const PER_PAGE: usize = PAGE / SLOT;
 /// The length of the file, in bytes. Its pages get memory when their first slot is claimed.
@@ -132,7 +132,7 @@ impl Announcements {
         self.fd.as_raw_fd()
     }
 
-    /// Returns the memory of the file in bytes: enough for the largest number of concurrent accessors that there was.
+    /// Returns the memory of the file in bytes: the pages up to the highest slot that was ever claimed.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let used = usize::try_from(used(&self.map).load(Ordering::Relaxed)).unwrap_or(SLOTS);

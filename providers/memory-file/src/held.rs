@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tieline_plugin_api::MemoryReport;
 
-/// The sum of the held memory over an interface's endpoints.
+/// The number of an interface's endpoints, and the sum of the memory that they hold.
 #[derive(Clone, Debug, Default)]
 pub struct Held {
     sum: Arc<Sum>,

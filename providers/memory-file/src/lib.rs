@@ -4,10 +4,11 @@
 //! * [`map_peer`] maps a file that another process created, if an access to it cannot end this process: a memory file of ordinary
 //!   pages, sealed, with memory behind every byte.
 //! * [`Announcements`] and [`Accessor`] are for providers that access the memory of another process directly. The owner of a region
-//!   learns when the last access to the region has finished, or the accessor's process has ended.
+//!   can find out whether an access to the region is still in progress.
 //! * [`apply64`] and [`apply32`] execute an atomic of the ABI on a shared word.
 //! * [`Facts`] identify the process of an address.
-//! * [`Held`] sums up the memory of peers' files that the endpoints of an interface hold.
+//! * [`Held`] sums up the memory of peers' files that the endpoints of an interface hold. [`Process`] tells whether a process is
+//!   alive.
 //! * [`Piece`] and [`Cursor`] cut lists of pieces to the limits of one system call.
 //! * [`Registrations`] and [`PeerRegistrations`] publish the live regions of an owner, in a file that only the owner writes.
 //!

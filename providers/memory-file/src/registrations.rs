@@ -1,4 +1,4 @@
-//! The live registrations of an owner, in a memory file that peers can read but not write.
+//! The live registrations of an owner, in a memory file that peers can read but, since Linux 5.1, not write.
 //!
 //! A key refers to an entry and a *generation*, a number that is never reused. The properties of the registration (length, rights,
 //! the kernel's name of the region) are in the entry and not in the key. So a key can be outdated or foreign, but it never grants
@@ -19,7 +19,7 @@ use crate::sys::{self, Mapping, PAGE, SEAL_WRITERS};
 
 /// The number of the provider's words in an entry, unless the provider specifies another number.
 pub const WORDS: usize = 3;
-/// The offset of the first entry. The second and third word before it hold the nonce.
+/// The offset of the first entry. The second and third word of the file hold the nonce.
 const FIRST: usize = 64;
 const NONCE: usize = 8;
 /// The limit on concurrent registrations.
@@ -145,7 +145,7 @@ impl<const N: usize> Registrations<N> {
     /// Revokes the registration and frees its entry.
     pub fn leave(&self, place: Place) {
         self.revoke(place);
-        // A reader that still sees the old generation with new words comes before these words in the order.
+        // The fence orders the cleared generation before the words of the entry's next registration.
         fence(Ordering::SeqCst);
         self.room.lock().unwrap_or_else(PoisonError::into_inner).free.push(place.entry);
     }
@@ -209,7 +209,7 @@ impl<const N: usize> PeerRegistrations<N> {
             *word = at::<N>(&self.map, entry, 1 + n).load(Ordering::Relaxed);
         }
         fence(Ordering::Acquire);
-        // The words of the next registration come only after its generation or 0.
+        // If a word is one of the entry's next registration, this check finds another generation.
         self.is_live(place).then_some(words)
     }
 

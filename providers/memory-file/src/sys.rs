@@ -34,7 +34,7 @@ fn is_forbidden(error: &io::Error) -> bool {
 /// Creates an anonymous memory file of `len` bytes that can never change its size.
 ///
 /// # Errors
-/// [`Status::Unsupported`] if memory files are forbidden, [`Status::NoMemory`] beyond a limit.
+/// [`Status::Unsupported`] if memory files are forbidden, [`Status::NoMemory`] beyond a limit, or another error of the kernel.
 pub fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Failure> {
     let size =
         i64::try_from(len).map_err(|_| Failure::new(Status::TooLarge, "length beyond 2^63"))?;
@@ -108,7 +108,7 @@ pub fn reserve(fd: &OwnedFd, offset: usize, len: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Adds seals to a file. A kernel that does not support one of the seals leaves the file unchanged.
+/// Adds seals to a file. A kernel without one of the seals leaves the file unchanged; for [`SEAL_WRITERS`] that is no error.
 ///
 /// # Errors
 /// The error of the kernel.
@@ -201,7 +201,7 @@ pub fn map_peer_control(fd: &OwnedFd, len: usize, writable: bool) -> Option<Mapp
     Some(map)
 }
 
-/// A shared mapping of a memory file, not inherited over fork.
+/// A shared mapping of a memory file, not inherited over fork if the kernel supports that.
 #[derive(Debug)]
 pub struct Mapping {
     at: NonNull<u8>,
@@ -214,7 +214,7 @@ unsafe impl Send for Mapping {}
 // SAFETY: a mapping is an address range; all access to it is by atomics or raw copies of shared bytes.
 unsafe impl Sync for Mapping {}
 
-/// Copies `len` bytes. A word is copied with one load and one store, because a poller must not see half of it.
+/// Copies `len` bytes. Eight bytes take one load and one store, because a poller must not see half of an aligned word.
 ///
 /// # Safety
 /// `from` is readable and `to` is writable for `len` bytes.
@@ -418,8 +418,8 @@ pub(crate) fn unlock(fd: &OwnedFd, holder: Holder, at: usize) {
 }
 
 /// Checks whether the byte is locked, also by this process, except for locks of this very description. If the query fails, the byte
-/// counts as locked. Returns `None` if the kernel of a sandbox cannot report this process's own locks (every real kernel with
-/// memory files can).
+/// counts as locked. Returns `None` if the kernel of a sandbox cannot report this process's own locks (Linux itself can since
+/// 3.15).
 pub(crate) fn is_locked(fd: &OwnedFd, at: usize) -> Option<bool> {
     let mut byte = one_byte(at, libc::F_WRLCK);
     // SAFETY: `byte` is a record that the kernel changes.
@@ -497,7 +497,7 @@ impl Process {
         Process { pid, descriptor }
     }
 
-    /// Checks whether the process has not ended.
+    /// Checks whether the process has not ended. Without a descriptor, a later process with its number counts too.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         let Some(descriptor) = &self.descriptor else {
@@ -518,7 +518,7 @@ pub(crate) fn own_uid() -> u32 {
     unsafe { libc::getuid() }
 }
 
-/// Returns a new descriptor for the file that process `pid` has open as `number`. The kernel requires the same right as for reading
+/// Returns a new descriptor for the file that process `pid` has open as `number`. `pidfd_getfd` requires the same right as reading
 /// that process's memory.
 pub(crate) fn descriptor_of(pid: i32, number: i32) -> io::Result<OwnedFd> {
     let owned = |fd: RawFd| {

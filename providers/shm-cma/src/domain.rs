@@ -25,7 +25,7 @@ pub struct Cma {
 }
 
 /// Makes the mechanism. The value allows it to open this process to others of the same user if Yama's `ptrace_scope` is 1
-/// (`TIELINE_SHM_CMA_PTRACER`). The error is that the kernel supplies no random numbers.
+/// (`TIELINE_SHM_CMA_PTRACER`). Fails if the kernel supplies no random numbers, memory or descriptor.
 impl TryFrom<bool> for Cma {
     type Error = Failure;
 
@@ -56,8 +56,8 @@ impl Mechanism for Cma {
     fn describe(&self, attr: &mut ModuleAttr) {
         // Above every network module, and below shm, which needs no system call.
         attr.priority = 70;
-        // A put takes two small system calls, a get takes one. The copy itself runs at memcpy's speed minus the cost of pinning
-        // pages.
+        // A small put takes two system calls, a small get takes one. The copy itself runs at about memcpy's speed minus the cost of
+        // pinning pages.
         let rma = Cost { overhead_ns: 1000.0, latency_ns: 0.0, bytes_per_second: 12e9 };
         attr.cost[cost_class::SMALL_RMA] = rma;
         attr.cost[cost_class::BULK_RMA] = rma;

@@ -1,8 +1,8 @@
 //! The endpoint: put and get.
 //!
 //! A put reads the target's key-table entry, then writes. A get of a few pieces does both in one system call, with the entry
-//! *after* the data. The get succeeds only if that entry, read last, still matches the key. Measured, one call with two pieces
-//! costs two thirds of two calls. After a failed get the contents of the local buffer are undefined.
+//! *after* the data. The get succeeds only if that entry, read last, still matches the key. After a failed get the contents of the
+//! local buffer are undefined.
 //!
 //! Either operation announces itself before it reads the entry; the announcement lasts until its last byte is copied. If the region
 //! is revoked in between, the region's owner waits for the operation.

@@ -1,6 +1,6 @@
 //! The key table of this process, and remote keys.
 //!
-//! Peers read an entry directly from this process's memory before they access a region. An entry therefore stays at its address,
+//! Peers read an entry directly from this process's memory for each access to its region. An entry therefore stays at its address,
 //! mapped, for the life of the process; only its contents change. An entry and its key hold the same 56 bytes, the *image*. The two
 //! match only while that very registration lives, because no generation is reused. They match only at the entry's own address,
 //! which is part of the image. A copy elsewhere in this process is no entry, and every packed key is such a copy. The generation is
@@ -32,7 +32,7 @@ pub(crate) type Cookie = [u8; 16];
 #[repr(C, align(64))]
 struct Entry {
     cookie: [AtomicU64; 2],
-    /// The generation of the registration; 0 if the entry is free.
+    /// The generation of the registration; 0 if it was revoked or the entry is free.
     generation: AtomicU64,
     base: AtomicU64,
     len: AtomicU64,

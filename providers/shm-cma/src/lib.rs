@@ -9,8 +9,8 @@
 //!   revoked key is [`tieline_plugin_api::Status::KeyRejected`].
 //! * Every copy is first announced to the owner ([`tieline_memory_file::Announcements`]). A region ends, and its memory is free,
 //!   once no access that passed the check is in progress. Until then `deregister` returns `AGAIN`.
-//! * A peer counts as reachable only after a real copy of its cookie. If the kernel refuses, the error names the cause: Yama,
-//!   another user, a namespace, or a seccomp filter.
+//! * A peer counts as reachable only after a real copy of its cookie. If the kernel refuses, the error names the likely cause:
+//!   Yama, another user, a namespace, or a seccomp filter.
 //!
 //! ```
 //! use tieline_plugin_api::{Domain, caps};
@@ -22,9 +22,10 @@
 //! # Ok::<(), tieline_plugin_api::Failure>(())
 //! ```
 //!
-//! If Yama's `ptrace_scope` is 1, a process's memory can be copied only by processes that it has named. Opening an interface then
-//! names every process of the same user (`prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)`), which also lets these processes attach a
-//! debugger. `TIELINE_SHM_CMA_PTRACER=off` forbids this; the pair then falls back to another lane.
+//! If Yama's `ptrace_scope` is 1, a process's memory can be copied only by its ancestors, by processes that it has named, and by
+//! those with CAP_SYS_PTRACE. Opening an interface then names every process of the same user (`prctl(PR_SET_PTRACER,
+//! PR_SET_PTRACER_ANY)`), which also lets these processes attach a debugger. `TIELINE_SHM_CMA_PTRACER=off` forbids this; the pair
+//! then falls back to another lane.
 
 mod domain;
 mod endpoint;

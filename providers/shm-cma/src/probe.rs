@@ -1,7 +1,8 @@
 //! The identity of a peer, and the test whether the kernel allows copies from and to it.
 //!
-//! A copy of the peer's cookie, 16 random bytes, decides. A process that merely has the same number cannot pass for the peer. The
-//! boot, the namespaces and the user of the peer are compared only for the error texts.
+//! A copy of the peer's cookie, 16 random bytes, decides. A process that merely has the same number cannot pass for the peer. A
+//! peer under another kernel or in another PID namespace is refused without a copy. The user and the user namespace are compared
+//! only for the error texts.
 
 use crate::keys::{Card, IMAGE_LEN};
 use crate::sys;
@@ -36,7 +37,7 @@ pub(crate) fn kernel_has_it() -> Result<(), Failure> {
     })
 }
 
-/// Copies and compares the peer's cookie, and takes a place among the peer's accessors. The error text names the cause.
+/// Copies and compares the peer's cookie, and takes a place among the peer's accessors. The error text names the likely cause.
 pub(crate) fn reach(me: &Facts, peer: &Address) -> Result<Accessor, Failure> {
     let them = &peer.facts;
     me.may_name(them)?;
@@ -86,7 +87,7 @@ pub(crate) fn check(peer: &Address) -> Result<(), Miss> {
     look(peer).map(|_| ())
 }
 
-/// Copies the rest of the entry that contains the peer's cookie.
+/// Copies the entry that contains the peer's cookie, and compares the cookie.
 fn look(peer: &Address) -> Result<Card, Miss> {
     let mut image = [0; IMAGE_LEN];
     match sys::read(peer.facts.pid, peer.card, &mut image) {

@@ -1,6 +1,6 @@
 //! Tests of shm-cma between real processes. The test binary starts itself as the peer.
 //!
-//! `cargo test -p tieline-provider-shm-cma --test processes [-- NAME]`
+//! `cargo test -p tieline-provider-shm-cma --test between_processes [-- NAME]`
 
 #[path = "common/sys.rs"]
 mod sys;

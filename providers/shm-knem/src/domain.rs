@@ -50,8 +50,8 @@ impl Mechanism for Knem {
     fn describe(&self, attr: &mut ModuleAttr) {
         // The priority is below that of shm-cma, which needs no registration, and above that of every network module.
         attr.priority = 65;
-        // A copy takes one system call and two liveness checks of the peer; UCX also uses 1200 ns for knem. The copy itself runs at
-        // memcpy's speed, because the target's pages are already pinned.
+        // A copy takes one system call per batch and two liveness checks of the peer; UCX assumes 1200 ns for knem. The copy itself
+        // runs at about memcpy's speed, because the target's pages are already pinned.
         let rma = Cost { overhead_ns: 1400.0, latency_ns: 0.0, bytes_per_second: 11e9 };
         attr.cost[cost_class::SMALL_RMA] = rma;
         attr.cost[cost_class::BULK_RMA] = rma;
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!((module.role, module.connects), (role::DATA, connects::TO_INTERFACE));
         // shm-cma has 70, and verbs/rc, the highest network module, 60.
         assert_eq!(module.priority, 65);
-        // Every copy is one system call, whatever its size.
+        // A contiguous copy of any size takes one call of the driver.
         for class in [cost_class::SMALL_RMA, cost_class::BULK_RMA] {
             let cost = module.cost[class];
             assert!(cost.overhead_ns > 1000.0 && cost.bytes_per_second > 1e9, "{class}");

@@ -2,18 +2,18 @@
 //! the target.
 //!
 //! One domain, `shm-knem`, with one module, `copy`. The module carries no messages: the core adds it as an RMA lane beside a module
-//! with messages, after `shm-cma`, which needs no registration. The module serves pairs for which `shm-cma` is forbidden: knem
+//! with messages, after `shm-cma`, which needs no registration. The module can serve pairs for which `shm-cma` is forbidden: knem
 //! checks the user, not the `ptrace` permission. Guarantees:
 //!
 //! * Put and get have completed at both ends when the call returns, without involving the target's threads.
 //! * A region is pinned from its first key to its deregistration. It has exactly the requested rights, which the driver checks. A
 //!   key is valid only while its entry in the owner's table is live.
 //! * Peers access the memory as its owner sees it, no matter when it was first written, and after forks of the owner unless
-//!   `TIELINE_SHM_KNEM_FORK=never` is set (`hold`). Memory for which this cannot be guaranteed gets no key, and other lanes serve
-//!   it.
+//!   `TIELINE_SHM_KNEM_FORK=never` is set (`hold`). Memory for which this cannot be guaranteed gets no key, so another lane has to
+//!   serve it.
 //! * Every copy is first announced to the owner ([`tieline_memory_file::Announcements`]). A region ends, and its memory is free,
 //!   once no access that passed the check is in progress. Until then `deregister` returns `AGAIN`.
-//! * A peer counts as reachable only after a real copy of its card. If the driver refuses, the error names the cause.
+//! * A peer counts as reachable only after a real copy of its card. If the driver refuses, the error names the likely cause.
 //!
 //! Asynchronous copies and DMA engines are not used: the driver reports neither whether it accepted a flag nor how far a copy
 //! has progressed.

@@ -1,7 +1,8 @@
 //! The identity of a peer, and the test whether the driver allows copies from and to it.
 //!
-//! A real copy of the peer's *card* decides. The card is a region of 16 random bytes, whose driver cookie is part of the address.
-//! The boot, the namespaces and the user of the peer are compared only for the error texts.
+//! A real copy of the peer's *card* decides. The card is a region of 16 random bytes, whose driver cookie is part of the address. A
+//! peer under another kernel or in another PID namespace is refused without a copy. The user and the user namespace are compared
+//! only for the error texts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -113,7 +114,7 @@ fn why(miss: Miss) -> String {
     }
 }
 
-/// Checks the peer with this address: reads its card, and opens its files. The error text names the cause.
+/// Checks the peer with this address: reads its card, and opens its files. The error text names the likely cause.
 pub(crate) fn reach(
     kernel: &dyn Kernel,
     me: &Facts,

@@ -28,7 +28,7 @@ const CREATE: libc::c_ulong = 0xc020_4b21;
 const DESTROY: libc::c_ulong = 0x8008_4b22;
 const INLINE: libc::c_ulong = 0x8038_4b35;
 
-/// The `status` of a finished copy.
+/// The `status` of a copy that has succeeded. A failed copy has the status `FAILED`.
 const SUCCESS: u32 = 1;
 const FAILED: u32 = 2;
 

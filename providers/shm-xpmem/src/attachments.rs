@@ -1,9 +1,9 @@
 //! The attachments of this process: windows of peers' registrations, cached for the next access.
 //!
 //! An attachment follows addresses, not memory: if the owner maps other memory at an address, the attachment shows that memory. The
-//! cache therefore needs no notifications about the owner's mappings. An entry is released when its registration has ended or the
-//! last endpoint to its owner is dropped. If the limit on attachments or bytes is reached, the least recently used entry is
-//! evicted. Entries in use stay.
+//! cache therefore needs no notifications about the owner's mappings. An entry is released when this process notices the end of its
+//! registration, or when the last endpoint to its owner is dropped. If the limit on attachments or bytes is reached, the least
+//! recently used entry is evicted. Entries in use stay.
 //!
 //! Time is counted in attachments made, because the order of uses between two of them does not matter.
 
@@ -38,8 +38,9 @@ impl Drop for Permission {
 /// A range of an owner's memory that is mapped in this process.
 pub(crate) struct Attachment {
     permission: Arc<Permission>,
-    /// The address of the attachment's first byte in the owner, and in this process.
+    /// The owner's address of the attachment's first byte.
     start: u64,
+    /// The local address of the attachment's first byte.
     at: u64,
     len: u64,
     used: AtomicU64,
@@ -82,8 +83,9 @@ pub(crate) struct Where {
     pub(crate) generation: u64,
     pub(crate) segment: Segment,
     pub(crate) segment_start: u64,
-    /// The address of the registration's first byte; below, its length in bytes.
+    /// The owner's address of the registration's first byte.
     pub(crate) base: u64,
+    /// The length of the registration in bytes.
     pub(crate) len: u64,
     /// The length of the windows in which the registration is attached.
     pub(crate) window: u64,
@@ -154,8 +156,9 @@ struct State {
     endpoints: HashMap<Nonce, usize>,
     /// The number of bytes of the windows and of the whole registrations.
     bytes: u64,
-    /// The number of whole registrations, and their bytes per owner.
+    /// The number of whole registrations.
     beside: u64,
+    /// The bytes of whole registrations, by owner.
     wholes: HashMap<Nonce, u64>,
 }
 
@@ -167,7 +170,7 @@ pub(crate) struct Attached {
     pub(crate) bytes: u64,
 }
 
-/// All attachments of a process.
+/// The attachments of a process through one descriptor of the device, within the limits of `settings`.
 pub(crate) struct Attachments {
     kernel: Arc<dyn Kernel>,
     settings: Settings,
@@ -193,7 +196,7 @@ impl Attachments {
         windows + state.wholes.get(owner).copied().unwrap_or(0)
     }
 
-    /// Returns all attachments of this process.
+    /// Returns the number and bytes of the cached windows and whole registrations.
     #[cfg(test)]
     pub(crate) fn all(&self) -> Attached {
         let state = self.state();
@@ -225,7 +228,7 @@ impl Attachments {
         self.state().forget(own);
     }
 
-    /// Releases all attachments.
+    /// Releases all windows.
     pub(crate) fn clear(&self) {
         self.state().forget(|_| true);
     }

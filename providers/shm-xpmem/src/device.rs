@@ -1,4 +1,4 @@
-//! The process's descriptor of the device. It is opened once, regardless of the number of contexts, and never duplicated.
+//! The process's descriptor of the device. All open contexts share one descriptor, which is never duplicated.
 //!
 //! If a process closes *any* descriptor of the device, the module ends everything that the process has made. Users therefore take a
 //! [`Lease`]: the first lease opens the device and the last one closes it. A forked child inherits a useless descriptor and opens

@@ -69,9 +69,9 @@ impl Mechanism for Xpmem {
     fn describe(&self, attr: &mut ModuleAttr) {
         match self.owner.settings.reach {
             Reach::Copy => {
-                // A copy takes one system call, which looks up the local pages, and one liveness check of the peer; shm-cma has the
-                // same cost. The first access to a window also attaches it and faults its pages in. The priority is therefore below
-                // that of shm-cma, and above that of shm-knem, which pins all registered memory. It is above that of every network module.
+                // A copy takes one system call, which looks up the local pages, and one liveness check of the peer; shm-cma costs
+                // about the same. The first access to a window also attaches it and faults its pages in. The priority is therefore
+                // below that of shm-cma, and above that of shm-knem, which pins memory. It is above that of every network module.
                 let rma = Cost { overhead_ns: 1200.0, latency_ns: 0.0, bytes_per_second: 11e9 };
                 attr.cost[cost_class::SMALL_RMA] = rma;
                 attr.cost[cost_class::BULK_RMA] = rma;

@@ -1,20 +1,21 @@
 //! The endpoint: put and get between local and attached memory.
 //!
-//! If an owner has unmapped the memory or died, a load or store to its attachment raises a signal that kills this process. By
+//! If an owner has unmapped the memory or died, a load or store to its attachment may raise a signal that kills this process. By
 //! default the provider therefore uses none: the kernel copies, by `process_vm_readv` and `process_vm_writev` *from this process to
 //! itself*, with the attachment as the local side. The kernel then returns EFAULT, even if the peer is killed in the middle.
 //! Afterwards such a copy checks table and process again. Without a fault the owner may still have ended, because pages that were
 //! faulted in before may be kept.
 //!
-//! With `TIELINE_SHM_XPMEM_ACCESS=direct` the provider uses loads, stores and atomics without a system call. If the kernel can
-//! copy between the two processes, cold memory is declined until warming it pays off (`model.rs`).
+//! With `TIELINE_SHM_XPMEM_ACCESS=direct` the provider uses loads, stores and atomics without a system call. If the kernel can copy
+//! between the two processes, and unless `TIELINE_SHM_XPMEM_COLD=serve` is set, cold memory is declined until warming it pays off
+//! (`model.rs`).
 //!
 //! An attachment belonged to the owner when it was made (`card.rs`). If the owner calls exec afterwards, the pages belong to no
 //! process. A kernel copy detects this if the kernel has removed the pages. Loads and stores cannot check without a call, and raise
 //! SIGBUS on removed pages. Neither reaches memory of the new program.
 //!
-//! In both modes an access announces itself to the owner and then checks the key's registration in the owner's table. The owner
-//! frees no memory while an access is in progress.
+//! In both modes a put, get or atomic announces itself to the owner and then checks the key's registration in the owner's table.
+//! Loads and stores by a pointer from `key_pointer` do not. The owner frees no memory while an announced access is in progress.
 
 use std::ptr::NonNull;
 use std::rc::Rc;

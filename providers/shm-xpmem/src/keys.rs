@@ -1,9 +1,9 @@
 //! Registrations of this process, and remote keys.
 //!
-//! A registration is an entry of the table that peers read, and memory of a kernel segment. While registrations are few, each has a
-//! segment of its own that ends with it. Beyond that number they share one segment of all memory, because each segment costs the
-//! process a walk at every unmap. A key names the entry. Segment, range and rights are in the entry, so a forged or stale key
-//! reveals nothing.
+//! A registration is an entry of the table that peers read, and, unless peers may access nothing, memory of a kernel segment. While
+//! registrations are few, each has a segment of its own that ends with it. Beyond that number they share one segment of all memory,
+//! because each segment costs the process a walk at every unmap. A key names the entry. Segment, range and rights are in the entry,
+//! so a forged or stale key reveals nothing.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -128,7 +128,7 @@ struct Named {
     own: bool,
 }
 
-/// Registered memory. Dropping it ends its segment and revokes every key that was made from it.
+/// Registered memory. Dropping it revokes every key that was made from it, and ends its segment if no other registration uses it.
 pub struct Registration {
     owner: Arc<Owner>,
     place: Place,
@@ -147,7 +147,7 @@ impl Registration {
             true => Some(owner.segment_of(base, len)?),
             false => None,
         };
-        // From here on the segment ends with the registration in all cases.
+        // From here on, dropping the registration releases the segment.
         let mut made =
             Registration { owner: owner.clone(), place: Place { entry: 0, generation: 0 }, named };
         let (segment, start) = named.map_or((0, 0), |named| (named.segment as u64, named.start));

@@ -11,7 +11,8 @@
 //! * A key is valid only while its entry in the owner's table is live, whatever is attached. Every copy is first announced to the
 //!   owner ([`tieline_memory_file::Announcements`]). A region ends once no access that passed the check is in progress. Until then
 //!   `deregister` returns `AGAIN`.
-//! * Attachments are bounded, in bytes and in number, for all endpoints of the process together (`attachments.rs`).
+//! * Attachments that outlast an access are bounded, in bytes and in number, for all endpoints of the process together
+//!   (`attachments.rs`).
 //! * The provider is available only if the whole chain has worked on this process itself. A peer counts as reachable only after
 //!   a real copy of its card.
 
@@ -45,8 +46,8 @@ pub const DOMAIN: &str = "shm-xpmem";
 /// The name of the only module.
 pub const MODULE: &str = "attach";
 
-/// The provider shm-xpmem. It keeps no descriptor beyond the first domain: an open descriptor prevents unloading of the kernel
-/// module, and belongs to contexts.
+/// The provider shm-xpmem. It holds the device only until the first domain takes it over: an open descriptor prevents unloading of
+/// the kernel module, and belongs to contexts.
 pub struct ShmXpmem {
     host: HostHandle,
     settings: Settings,

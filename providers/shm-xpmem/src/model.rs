@@ -1,12 +1,13 @@
 //! The cost model: when attaching memory pays off.
 //!
 //! Warm memory (attached, with its pages faulted in) is copied by loads and stores without a system call. Warming it costs an
-//! attachment and one fault per 132 KiB, many times the price of one kernel copy of cold memory. The number of future uses of a
-//! range is unknown: this is the rent-or-buy (ski rental) problem. Each access to a cold window is left to the next lane, and
-//! the savings of warm memory are recorded. When they reach the cost of warming, the window is warmed. The total cost is never
-//! more than twice the optimum with known future uses.
+//! attachment and one fault per 132 KiB, usually many times the price of one kernel copy of cold memory. The number of future uses
+//! of a range is unknown: this is the rent-or-buy (ski rental) problem. Each access to a cold window is left to the next lane, and
+//! the savings of warm memory are recorded. When they reach the cost of warming, the window is warmed. This rule costs about twice
+//! the optimum with known future uses in the worst case.
 //!
-//! The costs are measured on this machine, on memory of this process, when the first interface is opened (`measure`).
+//! The costs are measured on this machine, on memory of this process, when the first interface that may decline accesses is opened
+//! (`measure`).
 
 use core::fmt;
 use std::collections::HashMap;
@@ -36,8 +37,9 @@ pub(crate) struct Costs {
     pub(crate) fault: f64,
     /// The cost of one byte of warm memory.
     pub(crate) warm_byte: f64,
-    /// The cost of one kernel copy; below, of each byte of it.
+    /// The fixed cost of one kernel copy.
     pub(crate) call: f64,
+    /// The cost of one byte of a kernel copy.
     pub(crate) call_byte: f64,
 }
 
@@ -101,7 +103,8 @@ impl Accounts {
     }
 }
 
-/// Returns the costs in this process, measured at the first call. Returns `None` if nothing is declined.
+/// Returns the costs in this process, measured at the first call. Returns `None` if nothing is declined, or if the measurement
+/// failed.
 pub(crate) fn costs(kernel: &dyn Kernel, settings: &Settings) -> Option<Costs> {
     static MEASURED: PerProcess<OnceLock<Option<Costs>>> = PerProcess::new();
     if settings.reach == Reach::Copy || !settings.declines {
@@ -132,7 +135,7 @@ impl Drop for Ours<'_> {
     }
 }
 
-/// Measures the costs on memory of this process, which takes about a millisecond.
+/// Measures the costs on memory of this process.
 pub(crate) fn measure(kernel: &dyn Kernel, page: u64) -> Result<Costs, Errno> {
     let page = page as usize;
     let len = PAGES * page;

@@ -1,7 +1,8 @@
 //! The identity of a peer, and the test whether the kernel module allows attaching its memory.
 //!
 //! A real copy of the peer's *card* decides. The card is a page that begins with 16 random bytes. The card's segment is part of the
-//! address. The boot, the namespaces and the user of the peer are compared only for the error texts.
+//! address. A peer under another kernel or in another PID namespace is refused without a copy. The user and the user namespace are
+//! compared only for the error texts.
 
 use std::sync::Arc;
 
@@ -130,7 +131,7 @@ pub struct Peer {
     pub(crate) kernel_copies: bool,
 }
 
-/// Checks the peer with this address: reads its card, and opens its files. The error text names the cause.
+/// Checks the peer with this address: reads its card, and opens its files. The error text names the likely cause.
 pub(crate) fn reach(lease: &Lease, page: u64, me: &Facts, address: &[u8]) -> Result<Peer, Failure> {
     let peer = Address::decode(crate::DOMAIN, MAGIC, address)?;
     let card = peer.card as Segment;

@@ -7,7 +7,7 @@ use tieline_plugin_api::{ConfigDoc, Failure, Status};
 
 use crate::sys;
 
-/// Every variable, for `tieline config`.
+/// The variables that this provider declares.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::text(
         "TIELINE_SHM_XPMEM_ACCESS",

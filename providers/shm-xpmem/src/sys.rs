@@ -275,7 +275,7 @@ unsafe fn copy_here(
     usize::try_from(copied).map_err(|_| Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Checks whether the kernel can read (for a put) or write (for a get) a byte of each piece of an operation.
+/// Checks whether the kernel can read, and for a get also write, the first byte of each piece of an operation.
 pub(crate) fn can_be_copied(direction: Direction, pieces: &[Piece<'_>]) -> bool {
     let mut byte = 0u8;
     let byte = &raw mut byte;
@@ -333,8 +333,8 @@ pub(crate) fn device_behind(fd: i32) -> Option<u64> {
         .then(|| libc::makedev(found.stx_rdev_major, found.stx_rdev_minor))
 }
 
-/// Checks whether this process has a character device open through a descriptor not in the list. Returns `false` if the kernel does
-/// not list descriptors.
+/// Checks whether this process has a character device open through a descriptor not in the list. Returns `false` if the descriptors
+/// cannot be listed.
 pub(crate) fn is_open(device: u64, but: &[i32]) -> bool {
     let Ok(listed) = std::fs::read_dir("/proc/self/fd") else { return false };
     listed
@@ -371,8 +371,8 @@ pub(crate) fn atomic(attached: u64, op: &Atomic) -> u64 {
     }
 }
 
-/// Checks whether the kernel can copy between this process and process `pid`, like shm-cma does. Nothing is mapped at address 0, so
-/// such a copy returns EFAULT, or the error of a refusal.
+/// Checks whether the kernel can copy between this process and process `pid`, like shm-cma does. Normally nothing is mapped at
+/// address 0, so such a copy returns EFAULT, or the error of a refusal.
 pub(crate) fn kernel_copies_from(pid: i32) -> bool {
     let mut byte = 0u8;
     let local = iovec(&raw mut byte, 1);

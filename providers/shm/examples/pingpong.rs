@@ -1,4 +1,4 @@
-//! Latency and rate of the ring between two processes, through the provider's C tables.
+//! Latency and rate of the ring between two processes, and the cost of atomics and empty polls, through the provider's C tables.
 //!
 //! `cargo run --release -p tieline-provider-shm --example pingpong` starts its own peer on another CPU.
 

@@ -12,9 +12,10 @@ use crate::imports::{ImportedKey, Imports};
 use crate::keys::{Exports, Key};
 use crate::sys;
 
-/// The pause before a request is repeated because this process has no free descriptors for an answer. The number of repetitions is
-/// limited. The application waits for the key, or uses a slower route until the key arrives, and both must end.
+/// The pause before a request is repeated because this process had no free descriptors for an answer.
 const CUT_PAUSE: Duration = Duration::from_millis(5);
+/// The number of consecutive answers without descriptors, beyond which the key is refused with `NoMemory`. The application waits
+/// for the key, or uses a slower route until the key arrives, and both must end.
 const MOST_CUTS: u32 = 100;
 
 /// The requests of one connection, and their results.
@@ -35,8 +36,8 @@ impl Asking {
         ImportedKey::find(key, &self.imports, own)
     }
 
-    /// Returns the state of a region without a request: [`Status::Again`] if the region is mapped, or the reason why it never will
-    /// be.
+    /// Returns the state of a region without a request: [`Status::Again`] if the region is mapped, or the reason why the last
+    /// request failed, once. `None`: the region must be requested.
     pub(crate) fn known(&self, key: Key) -> Option<Status> {
         if self.imports.holds(key.segment) {
             return Some(Status::Again); // the region can be found from here on

@@ -45,7 +45,7 @@ pub(crate) mod kind {
     pub(crate) const NOTIFIED: u8 = 6;
 }
 
-/// The answers in a verdict, which is `request << 2 | answer`.
+/// The answer that a fast box is granted. A verdict is `request << 2 | answer`.
 pub(crate) const GRANTED: u64 = 1;
 /// The answer that the request is refused for the time being.
 pub(crate) const REFUSED: u64 = 2;

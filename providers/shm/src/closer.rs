@@ -2,16 +2,16 @@
 //!
 //! Any process that can connect can also send descriptors, and closing the last copy of a descriptor may take any time that its
 //! sender likes. Examples are a TCP socket that lingers over unsent data, and a file of a file system in user space. Therefore
-//! descriptors of other users are never received. If a connection holds any, a thread closes it, which lives only while there is
-//! something to close. Other users cannot reach sockets in a private directory, so this case needs a socket without such a
-//! directory; see `directory.rs`.
+//! descriptors of other users are never received. If a connection may hold any, a thread closes it, which lives only while there is
+//! something to close. Other users except root cannot reach sockets in a private directory, so this case needs a socket without
+//! such a directory; see `directory.rs`.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::sys;
 
-/// The maximum number of connections that may wait to be closed. At this number no further connection is accepted.
+/// The number of connections that wait to be closed from which on no further connection is accepted.
 const MOST: usize = 64;
 
 /// Closes connections of other users.
@@ -39,7 +39,7 @@ impl Closer {
         queue.waiting.len() >= MOST
     }
 
-    /// Closes a socket that may hold data of another user.
+    /// Closes a socket that may hold descriptors of another user.
     pub(crate) fn close(&self, socket: OwnedFd) {
         sys::shut_down(&socket);
         // The socket is shut down, so the kernel's answer remains valid.

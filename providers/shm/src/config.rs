@@ -1,4 +1,4 @@
-//! The settings of this provider: names, defaults, a one-sentence description each, and the parsed values.
+//! The settings of this provider: names, defaults, descriptions, and the parsed values.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
 
 use crate::directory::Bases;
 
-/// Every variable, for `tieline config`.
+/// The variables that this provider declares.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::text(
         "TIELINE_SHM_DIR",
@@ -65,7 +65,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Reads every variable from the host.
+    /// Reads the variables from the host.
     pub(crate) fn from_host(host: &HostHandle) -> Result<Settings, Failure> {
         Settings::read(|name| host.config(name))
     }

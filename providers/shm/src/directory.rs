@@ -7,9 +7,10 @@
 //! 3. `tieline-UID` in `TMPDIR`
 //! 4. `tieline-UID` in `/tmp`
 //!
-//! The directory must belong to this user and have mode 0700. In the last two places any user can create a directory of that name
-//! first; then a name with a random suffix is used. A directory is held open after it was checked, and a socket counts only if it
-//! is found *in it*. An attacker who replaces a part of the path meanwhile only gains a socket that never listens.
+//! The directory must belong to this user, and must permit nothing to group and others. In the last two places any user can create
+//! a directory of that name first; then a name with a random suffix is used. A directory is held open after it was checked, and a
+//! socket counts only if it is found *in it*. An attacker who replaces a part of the path meanwhile only gains a socket that never
+//! listens.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -22,8 +23,8 @@ use tieline_plugin_api::{Failure, Status, raised_rights};
 
 use crate::sys;
 
-/// The longest path of a directory that this provider creates, in bytes: `sun_path` has room for 107 bytes, and the name of a
-/// socket takes 30.
+/// The longest path of a directory that this provider uses, in bytes: `sun_path` has room for 107 bytes, and a slash and the name
+/// of a socket take 30.
 const MAX_PATH: usize = 77;
 /// The maximum number of entries that are examined of a directory that all users may write.
 const MAX_ENTRIES: usize = 4096;
@@ -32,7 +33,7 @@ const MAX_ENTRIES: usize = 4096;
 pub(crate) struct Directory {
     path: PathBuf,
     file: File,
-    /// Whether this provider created the directory: the process that leaves it empty then removes it.
+    /// Whether the directory is one of this provider's own; see [`Directory::is_made`].
     made: bool,
 }
 
@@ -103,7 +104,7 @@ impl Directory {
         Err(io::Error::other(faults.join("; ")))
     }
 
-    /// Creates the directory if it does not exist.
+    /// Opens the directory, and creates it if it does not exist.
     fn make(path: &Path) -> io::Result<Directory> {
         if path.as_os_str().len() > MAX_PATH {
             return Err(io::Error::other("the path is too long for the name of a socket"));
@@ -187,7 +188,7 @@ fn within_common(base: &Path) -> io::Result<Directory> {
     let name = format!("tieline-{}", sys::user());
     let usual = base.join(&name);
     let taken = match Directory::make(&usual) {
-        // Another user has created the directory first.
+        // The name is taken, for example by a directory of another user.
         Err(error) if fs::symlink_metadata(&usual).is_ok() => error,
         other => return other,
     };

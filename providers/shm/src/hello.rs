@@ -1,7 +1,7 @@
 //! The wire format: the interface's address, and the records on a channel's socket.
 //!
-//! Messages and bulk data use shared memory. The socket carries descriptors, first contact, wake-ups and goodbyes. Every parser
-//! accepts arbitrary bytes and returns `None` for invalid ones.
+//! Messages and bulk data use shared memory. The socket carries descriptors, first contact, refusals, wake-ups, key requests and
+//! goodbyes. Every parser accepts arbitrary bytes and returns an error for invalid ones.
 
 use tieline_plugin_api::{Failure, Status};
 
@@ -11,7 +11,7 @@ pub(crate) const VERSION: u8 = 3;
 pub(crate) const MAX_IDENTITY: usize = 4096;
 /// The length of a buffer for the longest record.
 pub(crate) const MAX_RECORD: usize = MAX_IDENTITY + 128;
-/// The longest address.
+/// The maximum length of an address.
 pub(crate) const MAX_ADDRESS: usize = 256;
 
 /// A random number of 128 bits.
@@ -190,7 +190,7 @@ pub(crate) enum Record {
         segment: u64,
     },
     /// The answer to the sender: the descriptors of the segment and of the key table; without descriptors, there is no such
-    /// segment.
+    /// segment, or the descriptors were lost.
     KeyReply {
         segment: u64,
         len: u64,

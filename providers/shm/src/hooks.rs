@@ -1,7 +1,7 @@
 //! The place where tests kill a process: between writing a slot and publishing it.
 //!
 //! With `TIELINE_SHM_TEST_DIE_AT=100` the process kills itself in the middle of its hundredth slot. This needs the feature
-//! `test-hooks`, which only this crate's tests enable.
+//! `test-hooks`, which only the project's tests enable.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

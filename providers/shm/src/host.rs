@@ -36,7 +36,7 @@ impl HostFacts {
     }
 
     /// Checks whether this process can reach a peer. Unknown values (without /proc) exclude no peer: its socket is found or not,
-    /// and has 64 random bits in its name.
+    /// and has at least 64 random bits in its name.
     pub(crate) fn can_reach(&self, peer: &Address, own_dir: Option<&Path>) -> Result<(), Failure> {
         let no = |text: &str| Err(Failure::new(Status::Unreachable, text));
         let known = peer.boot != Id::default() && self.boot != Id::default();

@@ -52,7 +52,7 @@ pub(crate) struct Imports {
 }
 
 impl Imports {
-    /// Maps the received files. Returns `false` if they are not what the peer claims.
+    /// Maps the received files. Returns `false` if they are not what the peer claims, or cannot be mapped.
     pub(crate) fn add(
         &self,
         key: Key,
@@ -79,7 +79,8 @@ impl Imports {
     }
 
     /// Unmaps regions without a key that their owner has ended, whenever the number of regions has doubled. Regions that their
-    /// owner still has are kept for their requester: if many requesters retried in turn, none would find its region.
+    /// owner still has are kept for their requester, up to [`MOST_UNCLAIMED`]: if many requesters retried in turn, none would find
+    /// its region. Beyond that number, all regions without a key are unmapped.
     fn tidy(&self) {
         let mut regions = self.regions.borrow_mut();
         if regions.len() < self.room.get().max(FEW) {

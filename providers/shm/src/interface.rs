@@ -32,9 +32,9 @@ use crate::wake;
 
 /// The maximum number of receiving channels of one interface: the number of bits in the doorbell page.
 const MAX_INBOUND: usize = sys::PAGE * 8;
-/// The number of socket records after which the rings are polled again, so that a flood cannot make a call longer.
+/// The approximate number of socket records after which the rings are polled again, which bounds the length of a call in a flood.
 const ENOUGH_RECORDS: u32 = 512;
-/// The interval of socket checks while the application polls.
+/// The minimum interval of socket checks while the application polls.
 const MAINTENANCE: Duration = Duration::from_micros(100);
 /// The maximum number of polls between two checks of the clock.
 const CLOCK_EVERY: u32 = 64;
@@ -45,7 +45,7 @@ struct State {
     inbound: Vec<Option<RecvChannel>>,
     /// The free places in `inbound`: the application has been notified that their peers left.
     free_inbound: Vec<usize>,
-    /// The channels that every poll drains.
+    /// The channels that polls drain without a bell.
     direct: Vec<u32>,
     /// The position at which the next round over the direct channels begins.
     start: usize,
@@ -87,7 +87,7 @@ struct State {
 /// The failed endpoints that are being reported.
 #[derive(Default)]
 struct Telling {
-    /// The indices and notices of these endpoints. The rings have noted their positions for these.
+    /// The indices and notices of these endpoints. The rings' positions were noted for these endpoints.
     notices: VecDeque<(usize, Notice)>,
     /// The number of unread slots at the last check.
     left: u64,
@@ -104,7 +104,7 @@ pub struct RingInterface {
 }
 
 impl RingInterface {
-    /// Opens the interface and binds its socket; everything else is created on demand.
+    /// Opens the interface and binds its socket; channels and shared memory are created on demand.
     pub(crate) fn open(
         domain: Arc<DomainState>,
         settings: Settings,
@@ -196,7 +196,7 @@ impl RingInterface {
         self.shared.fast_boxes.get()
     }
 
-    /// Returns the number of channels that every poll drains.
+    /// Returns the number of channels that polls drain without a bell.
     #[cfg(test)]
     pub(crate) fn looked_at(&self) -> usize {
         self.state.borrow().direct.len()
@@ -227,13 +227,13 @@ impl RingInterface {
         (MAX_INBOUND - count) as u64
     }
 
-    /// Checks whether no connection is accepted until the next maintenance.
+    /// Checks whether no connection is accepted until a later maintenance.
     #[cfg(test)]
     pub(crate) fn accepts_nobody(&self) -> bool {
         self.state.borrow().accept_paused
     }
 
-    /// Returns the number of refused connections (wrong user, cookie or version, or no resources).
+    /// Returns the number of connections that were refused, for any reason, or closed because they sent no greeting.
     #[must_use]
     pub fn refused_connections(&self) -> u64 {
         self.shared.refused.get()
@@ -380,7 +380,7 @@ impl State {
             self.outbound.iter().flatten().for_each(|channel| channel.give_back());
         }
         self.end_drained(shared);
-        // Arriving and leaving peers take at most half of the events; the rest is for messages.
+        // Arriving and leaving peers take about half of the events at most; the rest is for messages.
         let kept = events.room() / 2;
         while events.room() > kept {
             let Some(notice) = shared.notices.borrow_mut().pop_front() else { break };
@@ -408,7 +408,7 @@ impl State {
         }
     }
 
-    /// Runs the maintenance at the interval [`MAINTENANCE`], whether the application polls in a tight loop or occasionally.
+    /// Runs the maintenance at about the interval [`MAINTENANCE`], whether the application polls in a tight loop or occasionally.
     fn check_clock(&mut self, shared: &Shared, cookie: &Id) {
         let now = Instant::now();
         let slow = now.duration_since(self.clock_read) > MAINTENANCE / 2;
@@ -421,7 +421,7 @@ impl State {
         }
     }
 
-    /// Checks the sockets.
+    /// Checks the sockets, advances connections and handshakes, and from time to time sweeps over the rings.
     fn maintain(&mut self, shared: &Shared, cookie: &Id) {
         let mut records = 0;
         // Epoll reports ready descriptors in a circle, so each gets its turn.
@@ -463,7 +463,8 @@ impl State {
         }
     }
 
-    /// Polls every ring, because any peer can overwrite doorbell words. Also retries pending answers.
+    /// Marks the channels whose bell may have been lost, because any peer can overwrite doorbell words. Also retries pending
+    /// answers.
     fn sweep(&mut self, shared: &Shared) {
         for (index, slot) in self.inbound.iter_mut().enumerate() {
             let Some(channel) = slot else { continue };

@@ -1,9 +1,9 @@
 //! The memory that peers access by load and store: regions, their keys, and the table that revokes them.
 //!
 //! Every region of [`alloc`](tieline_plugin_api::Domain::alloc) is a memory file. Its key holds the domain, the region's number,
-//! its length and rights, and an index into the domain's *key table*, a page that peers can read but not write. Importing a key
-//! maps both. Every operation compares the number in the table, so a key becomes invalid at the moment its region is revoked,
-//! without a message.
+//! its length and rights, and an index into the domain's *key table*, a file that peers can read but not write. Importing a key of
+//! another process maps both. Every put, get and atomic compares the number in the table, so a key becomes invalid at the moment
+//! its region is revoked, without a message. Loads and stores by a pointer from `key_pointer` are not checked.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -127,7 +127,7 @@ fn new_file(name: &CStr, len: usize, reserve: usize) -> Result<(OwnedFd, Mapping
     Ok((fd, map))
 }
 
-/// The regions of this process that peers may access.
+/// The regions of a domain that peers may access.
 #[derive(Default)]
 pub(crate) struct Exports {
     table: Mutex<Option<Table>>,
@@ -179,7 +179,7 @@ impl Exports {
         Ok(Region { key, map })
     }
 
-    /// Invalidates every key of a region immediately. The region's place in the table remains in use.
+    /// Invalidates every key of a region immediately, for puts, gets and atomics. The region's place in the table remains in use.
     pub(crate) fn revoke(&self, region: &Region) {
         if let Some(table) = lock(&self.table).as_mut() {
             table.revoke(region);
@@ -201,7 +201,8 @@ impl Exports {
         let found = guard.as_ref().and_then(|t| t.regions.get(&segment).map(|r| (t, r)));
         let sent = match found {
             Some((table, region)) => {
-                // The file is sealed against new writers, because a peer must not be able to obtain write access.
+                // A region without remote writes has a file that is sealed against new writers, so a peer cannot obtain write
+                // access.
                 let record = Record::KeyReply {
                     segment,
                     len: region.map.len() as u64,

@@ -1,9 +1,10 @@
 //! Provider `shm`: messages, puts, gets and atomics between processes of one host.
 //!
 //! The domain `shm` has one module, `ring`. The module needs no ptrace rights, and neither a common PID namespace nor /dev/shm.
-//! Memory consists of anonymous files (memfd), sealed against shrinking. They are passed over a Unix socket, whose peer is
-//! authenticated by user and by a random cookie. The sockets are in a directory that no other user can enter (see `directory.rs`).
-//! The next process that starts or ends removes the sockets that a killed process left there.
+//! Memory consists of anonymous files (memfd), sealed against changes of their size. They are passed over a Unix socket, whose peer
+//! is authenticated by user and by a random cookie. The sockets are in a directory that no other user can enter (see
+//! `directory.rs`); without such a directory they have abstract names. Processes that start or end there remove the sockets that
+//! killed processes left.
 //!
 //! # A channel
 //!
@@ -22,9 +23,10 @@
 //! * A message of up to 48 bytes occupies one cache line, which crosses once. The receiver polls only the control word, which is
 //!   written last, and never writes to a slot. Longer payloads are in a chunk of the sender's pool, whose position is in the slot.
 //! * A channel begins *cold*: 32 slots in one page. The receiver polls it directly until the sender has mapped the receiver's
-//!   *doorbell* page. From then on the receiver polls it only when the channel's bit was set. After `TIELINE_SHM_FASTBOX_THRESHOLD`
-//!   messages the sender requests a *fast box*. While fewer than `TIELINE_SHM_FASTBOX_MAX` fast boxes are granted, the channel
-//!   moves into a fast box, which is polled directly again. In a fast box a message costs no atomic read-modify-write.
+//!   *doorbell* page. From then on the receiver polls it when the channel's bit was set, and in rare sweeps. After
+//!   `TIELINE_SHM_FASTBOX_THRESHOLD` messages the sender requests a *fast box*. While fewer than `TIELINE_SHM_FASTBOX_MAX` fast
+//!   boxes are granted, the channel moves into a fast box, which is polled directly again. In a fast box a message costs no atomic
+//!   read-modify-write, and no fence if both sides have `membarrier`.
 //! * Each channel has its own ring. In a queue that senders share, a sender that is killed between claiming and publishing a slot
 //!   would block all others. With separate rings, a sender that dies at any instruction harms only its own channel.
 //! * A receiver that sleeps has set a flag on a line that is otherwise never written. The sender reads the flag after each message
@@ -38,8 +40,8 @@
 //!
 //! # Memory for put, get and atomics
 //!
-//! `Domain::alloc` allocates memory that peers map and access by load and store, without any action of the target. Each operation
-//! checks its key against a table in which the owner can revoke it (see `keys.rs`).
+//! `Domain::alloc` allocates memory that peers map and access by load and store, without any action of the target. Each put, get
+//! and atomic checks its key against a table in which the owner can revoke it (see `keys.rs`).
 //!
 //! # Fork
 //!

@@ -1,9 +1,9 @@
 //! The listening socket of an interface: in a directory that no other user can enter, or with an abstract name.
 //!
-//! The owner of a socket removes its file. If the owner was killed, the next process that starts or ends removes the file. A socket
-//! is dead if no process has it open; the kernel reports that without notifying the owner of a live one. Without any directory the
-//! name is abstract: 128 random bits, without a file, and it vanishes with the process. However, every process in the network
-//! namespace can connect to an abstract name.
+//! The owner of a socket removes its file. If the owner was killed, another process removes the file: a peer that notices the
+//! death, or a process that starts or ends with the same directory. A socket is dead if no process has it open; the kernel reports
+//! that without notifying the owner of a live one. Without any directory the name is abstract: 128 random bits, without a file, and
+//! it vanishes with the process. However, every process in the network namespace can connect to an abstract name.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -29,8 +29,8 @@ const STARTING: &str = ".new";
 const PROC: &[u8] = b"/proc/";
 /// The time after which a socket that was bound but never came into use is removed.
 const STARTING_DEADLINE: Duration = Duration::from_secs(60);
-/// The number of sockets that one sweep examines: a thousand processes that start together must not examine a million. Each sweep
-/// begins at another place, so a later sweep finds the rest.
+/// The maximum number of entries that one sweep examines: a thousand processes that start together must not examine a million. Each
+/// sweep begins at a random place, so later sweeps find the rest.
 const MOST_SWEPT: usize = 64;
 /// The number of attempts to create a directory that other processes remove because it is empty.
 const ATTEMPTS: usize = 100;
@@ -45,7 +45,7 @@ pub(crate) struct Listener {
 /// The file of a socket.
 struct SocketFile {
     file: PathBuf,
-    /// Whether this provider has created the file's directory.
+    /// Whether the file's directory is one of this provider's own.
     made: bool,
     /// Whether the file's directory belongs to this host alone.
     local: bool,
@@ -167,7 +167,7 @@ impl Drop for Listener {
     }
 }
 
-/// Returns the names to try for a peer's socket. This process's own view of the directory comes first, because the peer's path may
+/// Returns the names to try for a peer's socket. A directory that was set for this process comes first, because the peer's path may
 /// lead elsewhere in this mount namespace. The path in the root of the peer's process comes last; the system may deny access to it.
 pub(crate) fn targets(peer: &Address, own_dir: Option<&Path>) -> Vec<Vec<u8>> {
     let mut names = Vec::with_capacity(3);
@@ -193,7 +193,7 @@ fn in_the_root_of(process: u32, path: &[u8]) -> Option<Vec<u8>> {
     (theirs && name.len() < sys::MAX_NAME).then_some(name)
 }
 
-/// Returns the file's name, if the socket is in a directory and has a name of this provider.
+/// Returns the name of the socket's file; `None` for an abstract name.
 fn file_name(socket: &[u8]) -> Option<&OsStr> {
     if socket.first() != Some(&b'/') {
         return None;
@@ -220,7 +220,7 @@ pub(crate) fn find(peer: &Address, own_dir: Option<&Path>) -> io::Result<()> {
     outcome
 }
 
-/// Removes the sockets of killed processes.
+/// Removes sockets of killed processes, among at most [`MOST_SWEPT`] entries.
 fn sweep(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     let ours = |entry: &fs::DirEntry| entry.file_name().as_bytes().starts_with(PREFIX.as_bytes());
@@ -251,7 +251,8 @@ fn remove_if_dead(path: &Path) {
     }
 }
 
-/// Removes the socket file of a peer that was found to be dead.
+/// Removes the socket file of a peer that was found to be dead, if its name is one of this provider and its directory is of this
+/// host alone.
 pub(crate) fn remove_dead(names: &[Vec<u8>]) {
     for name in names {
         let Some(file) = file_name(name).and_then(OsStr::to_str) else { continue };

@@ -44,7 +44,8 @@ struct Segment {
     fd: OwnedFd,
 }
 
-/// The chunks of one interface. Only the methods of this type borrow its cells, and these methods call no other code.
+/// The chunks of one interface. Only the methods of this type borrow its cells. The only other code that runs during a borrow is
+/// the argument of `with_segment`, which does not use the pool.
 pub(crate) struct Pool {
     free: RefCell<[Vec<Chunk>; CLASSES.len()]>,
     segments: RefCell<Vec<Segment>>,
@@ -71,8 +72,8 @@ impl Pool {
         self.committed.get()
     }
 
-    /// Allocates a chunk for `len` bytes. The error [`Status::Again`] means that the pool is at its limit; progress releases
-    /// chunks. The error [`Status::NoMemory`] means that the system has no memory, and no chunk will be released either.
+    /// Allocates a chunk for `len` bytes. The error [`Status::Again`] means that the pool is at its limit or cannot grow; progress
+    /// releases chunks. The error [`Status::NoMemory`] means that the system has no memory, and no chunk will be released either.
     pub(crate) fn take(&self, len: usize) -> Result<Chunk, Status> {
         let class = CLASSES.iter().position(|&c| len <= c).ok_or(Status::TooLarge)?;
         if let Some(chunk) = self.free.borrow_mut()[class].pop() {

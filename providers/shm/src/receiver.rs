@@ -1,6 +1,6 @@
 //! The receiving end of a channel.
 //!
-//! A peer wrote every byte here. Invalid data ends this channel, and has no other effect.
+//! The peer wrote the bytes that are read here. Invalid data ends this channel, and has no other effect.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::shared::Shared;
 use crate::sys::{self, Mapping};
 use crate::wake;
 
-/// The number of consumed bytes of pooled messages after which the sender is notified.
+/// The number of consumed bytes of pooled messages after which the consumed position is published.
 const CHUNK_BYTES: usize = 32 << 10;
 
 /// The number of records of one socket that are handled before the next socket.
@@ -112,7 +112,8 @@ impl RecvChannel {
         })
     }
 
-    /// Delivers published messages. Payloads of earlier calls are released first.
+    /// Delivers published messages. Payloads of earlier polls are released first if the ring is empty, or if they are a quarter of
+    /// the ring or [`CHUNK_BYTES`].
     #[inline(always)]
     pub(crate) fn drain(&mut self, shared: &Shared, events: &mut Events<'_>) -> Drained {
         let mut next = self.ring.peek();

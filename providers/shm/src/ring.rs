@@ -4,12 +4,12 @@
 //! store, and is all that the consumer polls. The consumer never writes to a slot, so a message costs one cache line that crosses
 //! once. The word contains the *lap* (the number of the producer's round), so that a slot of an earlier lap or zeroed memory is
 //! never taken for a new message. Once per quarter of the ring, or earlier, the consumer publishes its position in `tail`, a word
-//! on another line. The producer reads `tail` only when the ring looks full.
+//! on another line. The producer reads `tail` when the ring looks full, or when it needs chunks back.
 //!
 //! The code trusts nothing that it reads: an impossible control word is [`Peek::Corrupt`], an impossible tail is
 //! [`TailIsNonsense`].
 //!
-//! The same source runs under loom (`--cfg loom`), which checks every interleaving of the two sides.
+//! The same source runs under loom (`--cfg loom`), which checks the interleavings of the two sides in small tests.
 #![allow(unsafe_code)] // the ring consists of slots in memory that two processes share
 #![cfg_attr(loom, allow(dead_code))] // under loom only the ring and its tests are built
 
@@ -23,7 +23,7 @@ use std::ptr::NonNull;
 
 /// The longest payload in the slot, in bytes.
 pub(crate) const INLINE: usize = 48;
-/// The distance at which the producer prefetches lines for writing: the number of lines that it writes while one arrives.
+/// The distance, in lines, at which the producer prefetches a line for writing.
 #[cfg(not(loom))]
 const AHEAD: u64 = 8;
 /// The size of a slot, in bytes.
@@ -85,7 +85,7 @@ pub(crate) struct SendRing {
     slots: Cell<NonNull<Slot>>,
     mask: Cell<u64>,
     shift: Cell<u32>,
-    /// The number of slots written since the channel began.
+    /// The number of the next slot to write. A switch to another ring skips numbers.
     position: Cell<u64>,
     /// The position at which the ring looks full; equal to `position` while the ring is shut.
     limit: Cell<u64>,
@@ -94,7 +94,7 @@ pub(crate) struct SendRing {
     /// The last tail that was read.
     seen: Cell<u64>,
     tail: NonNull<AtomicU64>,
-    #[allow(dead_code)] // held, never read
+    #[allow(dead_code)] // never read under loom
     keep: Keep,
 }
 
@@ -105,7 +105,7 @@ impl SendRing {
         self.position.get() != self.limit.get()
     }
 
-    /// Returns the number of slots written since the channel began.
+    /// Returns the number of the next slot to write. A switch to another ring skips numbers.
     #[inline(always)]
     pub(crate) fn position(&self) -> u64 {
         self.position.get()
@@ -203,7 +203,7 @@ impl SendRing {
 pub(crate) enum Peek {
     /// There is no new slot.
     Empty,
-    /// A message: the low half of its control word.
+    /// A new slot: the low half of its control word.
     Slot(u32),
     /// The slot is neither new nor from an earlier lap: the producer is defective or malicious.
     Corrupt,
@@ -219,7 +219,7 @@ pub(crate) struct RecvRing {
     position: u64,
     published: u64,
     tail: NonNull<AtomicU64>,
-    #[allow(dead_code)] // held, never read
+    #[allow(dead_code)] // never read under loom
     keep: Keep,
 }
 
@@ -276,7 +276,7 @@ impl RecvRing {
         self.current = unsafe { self.slots.add(index as usize) };
     }
 
-    /// Returns the number of slots consumed since the channel began. A new ring begins at a multiple of its size.
+    /// Returns the number of the next slot to consume. After a switch, the number is a multiple of the new ring's size.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }

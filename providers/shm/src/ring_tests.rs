@@ -1,4 +1,4 @@
-//! Tests of the ring against a model (property tests) and against every interleaving (loom).
+//! Tests of the ring against a model (property tests) and under loom (interleavings).
 
 use super::*;
 

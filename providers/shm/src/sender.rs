@@ -24,7 +24,7 @@ use crate::shared::Shared;
 use crate::sys::{self, Mapping};
 use crate::wake;
 
-/// The work after publishing a slot; 0 once the channel is fast.
+/// The work after publishing a slot. Once the channel is fast, at most the fence remains.
 mod after {
     /// A full fence is needed: one of the sides has no membarrier, or is not known to have it yet.
     pub(super) const FENCE: u32 = 1;
@@ -61,7 +61,7 @@ struct Doorbell {
 
 /// The sending end of a channel.
 pub(crate) struct SendChannel {
-    // The following fields are used by every message.
+    // The following fields are used by short messages.
     ring: SendRing,
     after: Cell<u32>,
     /// The word that is not 0 while the receiver sleeps, or is about to.
@@ -73,7 +73,7 @@ pub(crate) struct SendChannel {
     segments_sent: Cell<u32>,
     /// Whether a packer of the application is running; the next slot is reserved for it.
     packing: Cell<bool>,
-    /// The tail when the last message found no room; `None` if the last message found room.
+    /// The tail when a message found no room or no chunk; `None` after the tail has moved.
     starved: Cell<Option<u64>>,
     // The remaining fields follow.
     shared: Rc<Shared>,
@@ -446,7 +446,7 @@ impl SendChannel {
         self.after.set(if on { now | bit } else { now & !bit });
     }
 
-    /// Publishes a slot that is no message. Returns `false` if the ring is full.
+    /// Publishes a slot that is no message. Returns `false` if the ring is full or shut.
     fn push_note(&self, kind: u8, header: u64) -> bool {
         if self.is_shut()
             || (!self.ring.has_room() && self.reap().is_err())
@@ -533,7 +533,7 @@ impl SendChannel {
         self.bell.get().is_some()
     }
 
-    /// Returns the bytes of memory that this end has created.
+    /// Returns the bytes of memory that this end uses, without chunks of the pool.
     pub(crate) fn memory(&self) -> u64 {
         let fast = if self.fast.get() { self.map.len() - sys::PAGE } else { 0 };
         (sys::PAGE + fast + size_of::<SendChannel>()) as u64

@@ -43,14 +43,14 @@ pub(crate) struct DomainState {
     pub(crate) id: Id,
     pub(crate) host: HostFacts,
     pub(crate) exports: Exports,
-    /// The host for messages to the operator; `None` in tests.
+    /// The host for messages to the operator; `None` in unit tests.
     pub(crate) log: Option<HostHandle>,
     pub(crate) warned: Once,
     /// The reported reasons why this side could not admit peers.
     pub(crate) lacked: Mutex<Vec<String>>,
 }
 
-/// The maximum number of such reasons that are reported.
+/// The maximum number of reasons for refusing peers that are reported.
 const MOST_REASONS: usize = 8;
 
 impl DomainState {
@@ -59,8 +59,8 @@ impl DomainState {
         self.log.as_ref().is_none_or(|host| host.abi_minor() >= 1)
     }
 
-    /// Records that a peer was refused for lack of a resource. The peer reads a refusal of one byte; the report names the resource,
-    /// each reason once.
+    /// Records that a peer was refused for lack of a resource. The peer reads a refusal of one byte; the log names the resource,
+    /// each reason once, and at most [`MOST_REASONS`] reasons.
     #[cold]
     pub(crate) fn lacks(&self, what: &Failure) {
         let mut lacked = self.lacked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,7 +77,7 @@ impl DomainState {
         }
     }
 
-    /// Reports a text once.
+    /// Reports a text, unless a text was reported before.
     pub(crate) fn warn(&self, text: &str) {
         self.warned.call_once(|| {
             if let Some(log) = &self.log {
@@ -107,7 +107,7 @@ pub(crate) struct Shared {
     pub(crate) failures: RefCell<VecDeque<(usize, Notice)>>,
     /// The channels whose sender has disconnected, to be drained for the last time.
     pub(crate) ended: RefCell<Vec<u32>>,
-    /// The number of connections that this interface refused.
+    /// The number of connections that this interface refused, or closed because they sent no greeting.
     pub(crate) refused: Cell<u64>,
     /// The part that closes connections of other users.
     pub(crate) closer: Closer,

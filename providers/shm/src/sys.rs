@@ -1,7 +1,7 @@
 //! The kernel interface: sockets that carry descriptors, epoll, membarrier. Memory files come from a separate crate.
 //!
-//! Everything else in this crate, except the ring, is safe code on top of this file.
-#![allow(unsafe_code)] // only this file of the crate calls libc
+//! Other unsafe code of this crate is in the ring, in `copies/sys.rs` and in `kept/sys.rs`.
+#![allow(unsafe_code)] // only this file of the crate makes system calls through libc
 
 use std::ffi::CString;
 use std::fs::File;
@@ -28,7 +28,7 @@ pub(crate) fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Checks whether [`membarrier`] orders the memory accesses of every registered process. A forked child registers itself.
+/// Registers this process, or a forked child, and checks whether [`membarrier`] orders the accesses of every registered process.
 pub(crate) fn asymmetric() -> bool {
     const QUERY: i64 = 0;
     const GLOBAL_EXPEDITED: i64 = 1 << 1;
@@ -323,7 +323,7 @@ pub(crate) struct Received {
     pub(crate) cut: bool,
 }
 
-/// Waits until a socket has room, or is disconnected. Returns `false` if the time is up.
+/// Waits until a socket has room, is disconnected, or a signal interrupts the wait. Returns `false` if the time is up.
 pub(crate) fn wait_for_room(socket: &OwnedFd, until: Instant) -> bool {
     let left = until.saturating_duration_since(Instant::now());
     let mut asked = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
@@ -386,8 +386,8 @@ pub(crate) fn is_exhaustion(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
 }
 
-/// Checks whether data follows after an error of [`receive`]. A peer that closes without reading everything resets the connection.
-/// Its earlier records come after that error, and then its end.
+/// Checks whether data may follow after an error of [`receive`]. A peer that closes without reading everything resets the
+/// connection. Its earlier records come after that error, and then its end.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::ECONNRESET))
 }
@@ -443,7 +443,7 @@ impl Epoll {
         };
     }
 
-    /// Finds the descriptors that are ready and returns their number.
+    /// Finds descriptors that are ready, at most [`Ready::MOST`], and returns their number.
     pub(crate) fn find_ready(&self, found: &mut Ready) -> usize {
         // SAFETY: the call writes at most as many records as the array has.
         let n = unsafe {
@@ -453,7 +453,7 @@ impl Epoll {
     }
 }
 
-/// An array for the result of [`Epoll::find_ready`], reused because clearing it would cost more than the call.
+/// An array for the result of [`Epoll::find_ready`], reused so that it need not be cleared.
 pub(crate) struct Ready([libc::epoll_event; Ready::MOST]);
 
 impl Ready {

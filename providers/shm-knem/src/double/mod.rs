@@ -28,7 +28,7 @@ pub(crate) struct Played {
 struct State {
     regions: HashMap<Cookie, Region>,
     next: Cookie,
-    /// The results of the next copies, which then copy nothing.
+    /// The results of the next copies. A copy with an error copies nothing; for `None` the copy is executed.
     misses: VecDeque<Option<Miss>>,
     calls: usize,
     /// The error of the next region.

@@ -1,4 +1,4 @@
-//! Holds pages: they stay with their owner, whatever the owner writes and however often it forks.
+//! Holds pages: they stay with their owner when the owner writes and, unless `TIELINE_SHM_KNEM_FORK=never` is set, when it forks.
 //!
 //! The driver takes plain references to the pages that it finds when a region is made. Such a page can move away from its
 //! owner, while peers continue to use the old page:
@@ -26,7 +26,7 @@ use tieline_plugin_api::{ConfigDoc, Failure, Status};
 
 use sys::Errno;
 
-/// Every variable, for `tieline config`.
+/// The variables that this provider declares.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[ConfigDoc::text(
     "TIELINE_SHM_KNEM_FORK",
     "allowed",
@@ -115,7 +115,7 @@ impl Holder {
         Ok(hold)
     }
 
-    /// Releases a range, whose pages are ordinary memory from here on.
+    /// Releases a range. Its pages are ordinary memory from here on, unless the kernel refuses to empty the slot.
     pub(crate) fn release(&self, hold: Hold) {
         if let Some(table) = &self.table {
             locked(table).clear(hold);

@@ -1,13 +1,14 @@
 //! The handshakes of connecting peers: sockets are accepted, greetings are read, and invalid greetings refused.
 //!
-//! A peer that greets immediately, as peers do, never enters the list of handshakes. The list is for connections on which nothing
-//! has arrived yet. If there are too many, the connection that has been silent for longest is closed. Before that connection has
-//! had some time for its greeting, no further connection is accepted.
+//! A peer whose greeting has arrived when its connection is accepted does not enter the list of handshakes. The list is for
+//! connections on which nothing has arrived yet. If there are too many, the connection that has been silent for longest is closed.
+//! Before that connection has had some time for its greeting, no further connection is accepted.
 
 use super::*;
 
-/// The maximum number of connections without a greeting, and the time limit for the greeting.
+/// The maximum number of connections without a greeting.
 const MAX_HANDSHAKES: usize = 256;
+/// The time limit for the greeting.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time that a connection may be silent while others wait.
 const GRACE: Duration = Duration::from_millis(100);
@@ -35,7 +36,7 @@ impl State {
         }
     }
 
-    /// Accepts no connection until the next maintenance; connecting peers wait in the kernel's queue meanwhile.
+    /// Accepts no connection until a maintenance finds space for more; connecting peers wait in the kernel's queue meanwhile.
     fn pause_accepting(&mut self, shared: &Shared) {
         if let Some(listener) = self.listener.socket() {
             shared.epoll.remove(listener);
@@ -43,7 +44,7 @@ impl State {
         }
     }
 
-    /// Accepts waiting connections and returns their number.
+    /// Accepts waiting connections, at most [`MOST_ACCEPTED`], and returns the number of attempts.
     pub(super) fn accept_some(&mut self, shared: &Shared, cookie: &Id) -> u32 {
         for accepted in 0..MOST_ACCEPTED {
             if shared.closer.is_full() || !self.has_room(shared, cookie) {
@@ -80,7 +81,7 @@ impl State {
         MOST_ACCEPTED
     }
 
-    /// Refuses all peers that are not admitted yet, because this interface closes, while the process may live on.
+    /// Refuses the peers that are not admitted yet, because this interface closes, while the process may live on.
     pub(super) fn turn_all_away(&mut self, shared: &Shared) {
         for handshake in self.handshakes.drain(..).flatten() {
             refuse(shared, &handshake.socket, Refusal::Closing);

@@ -4,7 +4,7 @@ use super::*;
 use crate::receiver::Drained;
 use tieline_plugin_api::NO_GOODBYE;
 
-/// The maximum number of channels that are ended in one poll.
+/// The maximum number of drained channels that are ended in one poll.
 const MOST_ENDED: usize = 64;
 
 /// Returns the lowest bell of a word that was rung and is in the mask.

@@ -33,7 +33,7 @@ impl State {
         Armed::Sleep
     }
 
-    /// Notes on every channel that the other side must wake this one.
+    /// Notes on every receiving channel, and on sending channels that wait for space, that the other side must wake this one.
     fn note_sleep(&self) {
         for channel in self.inbound.iter().flatten() {
             channel.set_sleeping(true);

@@ -33,8 +33,9 @@ impl Word {
 /// The first bytes of a mapping, for pieces of eight bytes.
 pub(crate) struct Words {
     at: NonNull<u8>,
-    /// The offset below which a word may be read or written; 0 if none may.
+    /// The offset below which a word may be read; 0 if none may.
     readable: u64,
+    /// The offset below which a word may be written; 0 if none may.
     writable: u64,
     _map: Arc<Mapping>,
 }
@@ -64,7 +65,7 @@ impl Words {
         }
         // SAFETY: `offset + 8` is at most the length that `of` checked against the mapping, which is writable and which `_map`
         // keeps alive. By the ABI the core guarantees the piece. The word is written with one store, so that a process that polls
-        // it never sees half of it.
+        // an aligned word never sees half of it.
         unsafe {
             let word = piece.base.cast::<u64>().read_unaligned();
             self.at.as_ptr().add(offset as usize).cast::<u64>().write_unaligned(word);
@@ -79,7 +80,7 @@ impl Words {
             return false;
         }
         // SAFETY: `offset + 8` is at most the length of the mapping, which `_map` keeps alive. By the ABI the core guarantees the
-        // piece. One load reads the word, so that it is never a mix of two values.
+        // piece. One load reads the word, so that an aligned word is never a mix of two values.
         unsafe {
             let word = self.at.as_ptr().add(offset as usize).cast::<u64>().read_unaligned();
             piece.base.cast::<u64>().write_unaligned(word);

@@ -57,7 +57,7 @@ impl SendChannel {
         Ok(true)
     }
 
-    /// Tries to connect once with every name. Returns `None` if the listener's queue is full.
+    /// Tries to connect with each name, until one connects. Returns `None` if a listener's queue is full.
     pub(super) fn dial(&self) -> Result<Option<OwnedFd>, Failure> {
         let mut failure = Failure::new(Status::Unreachable, "no socket name to connect to");
         for target in &self.targets {
@@ -296,7 +296,7 @@ impl SendChannel {
         &self.map
     }
 
-    /// Checks whether a message that found no room would find room again.
+    /// Checks whether a message that found no room may find room again.
     pub(crate) fn has_news(&self) -> bool {
         let moved = |since: u64| self.ring.tail_now() != since;
         match self.starved.get() {

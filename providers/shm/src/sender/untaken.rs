@@ -1,5 +1,5 @@
-//! The messages of a channel that the peer has never admitted. No process has read them, so the sender recovers them from its own
-//! ring, and none is lost.
+//! The messages of a channel that the peer has never admitted. No process has read them, so the sender can recover them from its
+//! own ring. It does so if the host supports returned messages, and if there is no notification of a put among them.
 
 use super::SendChannel;
 use crate::channel::{self, kind};

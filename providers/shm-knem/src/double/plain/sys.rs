@@ -1,4 +1,4 @@
-//! Memory of every kind, references to its pages, and forks.
+//! Memory of several kinds, references to its pages, and forks.
 #![allow(unsafe_code)]
 
 use std::fs::File;
