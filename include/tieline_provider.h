@@ -17,7 +17,7 @@ extern "C" {
 
 /* Only equal majors work together. */
 #define TIELINE_ABI_MAJOR 1
-/* It counts additions at the ends of records and tables. */
+/* It rises when the ABI gets additions. */
 #define TIELINE_ABI_MINOR 1
 /* The owner of the ELF note. */
 #define TIELINE_NOTE_OWNER "tieline"
@@ -91,7 +91,7 @@ extern "C" {
 #define TIELINE_CAP_GET UINT64_C(0x10)
 /* atomics; the four masks of module_attr list the operations */
 #define TIELINE_CAP_ATOMICS UINT64_C(0x20)
-/* a put or atomic that has completed is visible at the target */
+/* a put or atomic with OP_REMOTE_COMPLETION that has completed is visible at the target */
 #define TIELINE_CAP_REMOTE_COMPLETION UINT64_C(0x40)
 /* put, get and atomics complete without the target's threads */
 #define TIELINE_CAP_PASSIVE_TARGET UINT64_C(0x80)
@@ -129,7 +129,7 @@ extern "C" {
 #define TIELINE_CAP_INTERFACE_KEYS UINT64_C(0x800000)
 /* a thread other than the opening one may use the interface with its endpoints and keys: calls come from one thread at a time, and each sees the effects of those before it */
 #define TIELINE_CAP_ANY_THREAD UINT64_C(0x1000000)
-/* flush of the interface */
+/* flush of the interface, which the core does not call yet */
 #define TIELINE_CAP_FLUSH_ALL UINT64_C(0x2000000)
 /* cancel */
 #define TIELINE_CAP_CANCEL UINT64_C(0x4000000)
@@ -328,7 +328,7 @@ struct tieline_config_var {
     size_t size;
     /*
      * The variable's name: `TIELINE_SHM_FASTBOX_SIZE`. A provider's own variables are named `TIELINE_<PROVIDER>_...`. If the
-     * provider reads a variable of the core, it declares that too, and the core's own declaration applies.
+     * provider reads a variable of the core, it declares that variable too, and the core's own declaration applies.
      */
     const uint8_t *name;
     /* The length of `name`, in bytes. */
@@ -350,8 +350,8 @@ struct tieline_config_var {
     /* The greatest number of a size, count or duration; 0 for any. */
     uint64_t most;
     /*
-     * The words, separated by bars (`auto|on|off`). A text must be one of the words; a value of another kind may be a word instead
-     * of a number. If empty, any text is allowed, and only numbers.
+     * The words, separated by bars (`auto|on|off`). A text must be one of the words; a value of another kind may be a word
+     * instead. If `words` is empty, a text may be any text, and values of other kinds are no words.
      */
     const uint8_t *words;
     /* The length of `words`, in bytes. */
@@ -362,11 +362,14 @@ struct tieline_config_var {
 struct tieline_config_value {
     /* The size of this record. */
     size_t size;
-    /* The number: bytes, a count, nanoseconds, or 0 and 1 for no and yes; `inf` is the largest number; 0 for texts and words. */
+    /*
+     * The number: bytes, a count, nanoseconds, or 0 and 1 for no and yes; `inf` is the largest number; 0 for texts, lists and
+     * words.
+     */
     uint64_t number;
     /* The place among the variable's words, starting at 1; 0 if the value is no word. */
     uint32_t word;
-    /* 1 if the variable was not set. */
+    /* 1 if the value is the default: the variable was not set, or is set to an empty text. */
     uint32_t is_default;
     /*
      * The text as it was written, without blanks around it. A word has the spelling of its declaration, regardless of the case in
@@ -403,7 +406,7 @@ struct tieline_async_event {
     size_t text_len;
 };
 
-/* The host's services for a provider. The table stays valid for the life of the process. */
+/* The host's services for a provider. The table stays valid for the life of the process, and any thread may call its functions. */
 struct tieline_host {
     /* The size of this table as the core compiled it. */
     size_t size;
@@ -417,15 +420,16 @@ struct tieline_host {
     void (*log)(void *context, uint32_t level, const uint8_t *text, size_t text_len);
     /*
      * Declares the configuration variables that the provider reads: `(context, list, count)`. The first record's size is the
-     * distance between records. The entry function calls it before any other function of the host. The records and their texts are
-     * borrowed for the call. `INVALID`: a variable is set to a value that it does not accept. The host keeps the error text, with
-     * the place of the setting, and the entry function returns that status. `PROVIDER_FAILED`: the list is malformed or
-     * contradicts itself. `UNSUPPORTED_PARAM`: the list has a kind or field that only a newer host knows.
+     * distance between records. The entry function calls it before `config_get`. The records and their texts are borrowed for the
+     * call. `INVALID`: a variable is set to a value that it does not accept. The host keeps the error text, with the place of the
+     * setting, and the entry function returns that status. `PROVIDER_FAILED`: the list is malformed, contradicts itself, or names
+     * a variable of another provider. `UNSUPPORTED_PARAM`: the list has a kind or field that only a newer host knows.
      */
     int32_t (*config_declare)(void *context, const struct tieline_config_var *vars, size_t count);
     /*
-     * Writes the value of a declared variable: `(context, name, name length, out)`. `NO_DEVICE`: the variable was not declared. A
-     * value does not change. Its texts stay valid until `quiesce` has returned, or the entry function has failed.
+     * Writes the value of a declared variable: `(context, name, name length, out)`. `NO_DEVICE`: the variable was not declared, or
+     * its value was refused. `INVALID`: the record is too short for the value. A value does not change. Its texts stay valid until
+     * `quiesce` has returned, or the entry function has failed.
      */
     int32_t (*config_get)(void *context,
                           const uint8_t *name,
@@ -433,12 +437,12 @@ struct tieline_host {
                           struct tieline_config_value *out);
     /* Returns the nanoseconds of a clock that never goes backwards. */
     uint64_t (*clock_ns)(void *context);
-    /* Reports an event that no call waits for. The record and its texts are borrowed for the call. */
-    void (*async_event)(void *context, const struct tieline_async_event *event);
     /*
-     * Returns page-aligned zeroed memory, for buffers of a provider that should be accounted to the context: `(context, length)`;
-     * null if there is none.
+     * Reports an event that no call waits for, or the reason why the entry function fails. The record and its texts are borrowed
+     * for the call.
      */
+    void (*async_event)(void *context, const struct tieline_async_event *event);
+    /* Returns page-aligned zeroed memory for buffers of a provider: `(context, length)`; null if there is none. */
     void *(*pages_alloc)(void *context, size_t len);
     /* Frees memory of `pages_alloc`: `(context, pointer, length)`. */
     void (*pages_free)(void *context, void *pages, size_t len);
@@ -476,7 +480,7 @@ struct tieline_domain_params {
     const uint8_t *name;
     /* The length of `name`, in bytes. */
     size_t name_len;
-    /* A number that is different for every context on the machine. A context that is opened again has a new number. */
+    /* A number that differs from that of every other context. */
     uint8_t context_id[16];
     /* The flags; none are defined yet. */
     uint64_t flags;
@@ -485,7 +489,7 @@ struct tieline_domain_params {
 /* An open domain. */
 struct tieline_domain;
 
-/* The abi_stable layouts of a provider in Rust. `layout_digest` has replaced them, and nothing reads them any more. */
+/* The abi_stable layouts of a provider in Rust. Nothing reads them; `layout_digest` replaces them. */
 struct tieline_layouts {
     /* The size of this record. */
     size_t size;
@@ -520,8 +524,8 @@ struct tieline_module_attr {
     /* The capabilities, `TIELINE_CAP_*`. */
     uint64_t caps;
     /*
-     * The rank among the modules that reach a peer. Higher ranks come first; a module with a negative rank is used only on
-     * request.
+     * The rank among the modules that reach a peer, unless the user sets another one. Higher ranks come first; a module with a
+     * negative rank is used only on request.
      */
     int32_t priority;
     /* The maximum number of entries of an iov. */
@@ -552,12 +556,12 @@ struct tieline_module_attr {
     uint32_t max_endpoint_address_len;
     /*
      * The longest identity that connect can carry, in bytes: at least 4096 if peers connect to the interface and the module has
-     * messages.
+     * messages or CAP_PUT_NOTIFY.
      */
     uint32_t max_identity_len;
     /* The longest datagram of a connector in bytes, at least 1024. */
     uint32_t max_datagram;
-    /* 1 if the datagrams of a connector arrive exactly once and in order while the peer lives, else 0. */
+    /* 1 if the datagrams of a connector arrive exactly once, and in order for each sender, while the connection holds; else 0. */
     uint32_t reliable;
     /* The number of low bits of a word that `put_notify` carries, 1 to 32; 0 without CAP_PUT_NOTIFY. */
     uint32_t notify_bits;
@@ -642,7 +646,7 @@ struct tieline_register_params {
     uint64_t dmabuf_offset;
 };
 
-/* A remote key to pack. If every field but the region is zero, the key covers the whole region with all of its rights. */
+/* A remote key to pack. If `offset`, `len` and `access` are zero, the key covers the whole region with all of its rights. */
 struct tieline_key_params {
     /* The size of this record. */
     size_t size;
@@ -650,7 +654,7 @@ struct tieline_key_params {
     struct tieline_region *region;
     /*
      * The offset of the first byte of the region that the key covers. This byte is offset 0 of put, get and atomics with this key.
-     * A provider whose keys cover whole regions refuses other offsets with `UNSUPPORTED`.
+     * A provider whose keys cover whole regions refuses an offset other than 0 with `UNSUPPORTED`.
      */
     uint64_t offset;
     /*
@@ -664,11 +668,11 @@ struct tieline_key_params {
     uint64_t flags;
 };
 
-/* The functions of a domain. Any thread may call them. */
+/* The functions of a domain. Several threads may call them at the same time. */
 struct tieline_domain_ops {
     /* The size of this table as the provider compiled it. */
     size_t size;
-    /* Closes the domain; everything opened from it was closed before. */
+    /* Closes the domain. Everything opened from it was closed before, unless the provider has failed. */
     void (*close)(struct tieline_domain *domain);
     /* Lists modules, as `query_domains` lists domains. */
     int32_t (*query_modules)(struct tieline_domain *domain,
@@ -692,8 +696,9 @@ struct tieline_domain_ops {
                          const struct tieline_register_params *params,
                          struct tieline_memory_region *out);
     /*
-     * Ends a registration, and frees the memory if it came from alloc. Keys stop working immediately. `AGAIN`: keys are
-     * refused, but an access that began before is not complete. The region still exists, and the core calls again.
+     * Ends a registration, and frees the memory if it came from alloc. Keys stop working immediately. `AGAIN`: keys are refused,
+     * but an access that began before is not complete. The region still exists, and the core calls again. Any other error ends the
+     * region, and the core does not reuse its memory.
      */
     int32_t (*deregister)(struct tieline_domain *domain, struct tieline_region *region);
     /* Writes a region's remote key and returns its length, which is at most `max_key_len`. */
@@ -719,11 +724,14 @@ struct tieline_event {
     int32_t status;
     /* The flags, `TIELINE_EVENT_FLAG_*`. */
     uint32_t flags;
-    /* The sender's number on this interface. */
+    /* The sender's number on this interface; for connect-to-endpoint modules the endpoint's cookie. */
     uint64_t peer;
-    /* The message header, or the fetched value. In a failed completion: the device's own number of the reason, or 0. */
+    /*
+     * The message header, the fetched value, the word of a notification, or the hash of a connector's address. In a failed
+     * completion: the device's own number of the reason, or 0.
+     */
     uint64_t header;
-    /* The payload, or words, valid until the next poll or close of this interface; with the flag LENT until `release`. */
+    /* The payload, identity or words, valid until the next poll or close of this interface; with the flag LENT until `release`. */
     const uint8_t *data;
     /* The length of `data`, in bytes. */
     size_t len;
@@ -741,11 +749,11 @@ struct tieline_endpoint_params {
     const uint8_t *address;
     /* The length of `address`, in bytes. */
     size_t address_len;
-    /* The local identity, which the peer gets in EVENT_PEER_ARRIVED. */
+    /* The local identity, which the peer gets in EVENT_PEER_ARRIVED; empty for connect-to-endpoint modules. */
     const uint8_t *identity;
     /* The length of `identity`, in bytes. */
     size_t identity_len;
-    /* The cookie of the endpoint's EVENT_ENDPOINT_FAILED. */
+    /* The endpoint's cookie, which EVENT_ENDPOINT_FAILED and EVENT_RETURNED carry. */
     uint64_t cookie;
     /* The flags; none are defined yet. */
     uint64_t flags;
@@ -789,19 +797,19 @@ struct tieline_interface_ops {
     size_t size;
     /*
      * Makes progress: writes up to `capacity` events and returns their number, or a negative status. This call releases the data
-     * of the previous call's events.
+     * of the previous call's events, except lent payloads.
      */
     int64_t (*poll)(struct tieline_interface *interface, struct tieline_event *events, uint32_t capacity);
-    /* Closes the interface; its endpoints were closed before. */
+    /* Closes the interface. Its endpoints were closed before, unless the provider has failed. */
     void (*close)(struct tieline_interface *interface);
     /* Writes the interface's address and returns its length. */
     int64_t (*address)(struct tieline_interface *interface, uint8_t *buffer, size_t capacity);
-    /* Whether a peer with this address can be reached: 0, or a negative status with the reason in `last_error`. */
+    /* Checks whether a peer with this address can be reached: 0, or a negative status with the reason in `last_error`. */
     int32_t (*reachable)(struct tieline_interface *interface, const uint8_t *address, size_t address_len);
     /*
-     * Makes an endpoint. Connect-to-interface modules: the endpoint is usable immediately, or `am_*` returns AGAIN until it is.
-     * Connect-to-endpoint modules: there is no address and no identity, and `peer` of every message that arrives on the endpoint
-     * is its cookie.
+     * Makes an endpoint. Connect-to-interface modules: data calls return AGAIN until the endpoint is usable. Connect-to-endpoint
+     * modules: there is no address and no identity, and `peer` of every message that arrives on the endpoint is the endpoint's
+     * cookie.
      */
     int32_t (*connect)(struct tieline_interface *interface,
                        const struct tieline_endpoint_params *params,
@@ -837,14 +845,15 @@ struct tieline_interface_ops {
     void (*drop_key)(struct tieline_interface *interface, struct tieline_key *key);
     /*
      * CAP_FLUSH_ALL: completes when everything posted before on any endpoint of this interface is complete at its target, like
-     * `flush` of every endpoint. A failed endpoint does not fail this flush: the endpoint's own events report the failure.
+     * `flush` of every endpoint. A failed endpoint does not fail this flush: the endpoint's own events report the failure. The
+     * core does not call the slot yet.
      */
     int32_t (*flush)(struct tieline_interface *interface, uint64_t cookie);
     /*
-     * Since minor 1. Ends the interface's service, because the worker has closed. Notifies every connected peer that this side has
-     * left in good order, delivers everything accepted before, and accepts no new peer. Endpoints, keys and lent payloads may
-     * still exist and are released afterwards. Nothing is posted or polled after this call. Without the slot, peers are notified
-     * by `close`.
+     * Since minor 1. Ends the interface's service, because the worker has closed or the process exits. Notifies every connected
+     * peer that this side has left in good order, delivers what it accepted before, as `close` does, and accepts no new peer.
+     * Endpoints, keys and lent payloads may still exist and are released afterwards. Nothing is posted or polled after this call.
+     * Without the slot, peers are notified by `close`.
      */
     void (*leave)(struct tieline_interface *interface);
 };
@@ -881,7 +890,7 @@ struct tieline_rma {
     struct tieline_key *key;
     /* The offset into the range that the key covers. */
     uint64_t offset;
-    /* The cookie of the EVENT_COMPLETION that follows if the call returned PENDING. */
+    /* The cookie of the operation's EVENT_COMPLETION. */
     uint64_t cookie;
     /* The flags, `TIELINE_OP_*`. */
     uint64_t flags;
@@ -897,7 +906,7 @@ struct tieline_atomic {
     uint32_t width;
     /* The key, from `import_key` on the same endpoint or on its interface. */
     struct tieline_key *key;
-    /* The offset into the range that the key covers, a multiple of the width. */
+    /* The offset into the range that the key covers. An offset that is no multiple of the width is MISALIGNED. */
     uint64_t offset;
     /* The operand. */
     uint64_t operand;
@@ -905,7 +914,7 @@ struct tieline_atomic {
     uint64_t compare;
     /* The place for the previous value if the call returns 0 and FETCH is set. For a pending operation the event has the value. */
     uint64_t *result;
-    /* The cookie of the EVENT_COMPLETION that follows if the call returned PENDING. */
+    /* The cookie of the operation's EVENT_COMPLETION. */
     uint64_t cookie;
     /* The flags, `TIELINE_OP_*`. */
     uint64_t flags;
@@ -923,7 +932,7 @@ struct tieline_connect_params {
     uint64_t flags;
 };
 
-/* The limits of one endpoint, if they are lower than those of its module. 0 means the module's limit. */
+/* The limits of one endpoint. The lower of the endpoint's and the module's limit applies; 0 means the module's limit. */
 struct tieline_endpoint_limits {
     /* The size of this record, set by the caller. */
     size_t size;
@@ -942,18 +951,19 @@ struct tieline_endpoint_limits {
 /*
  * The functions of an endpoint. One thread at a time may call them: the thread of its interface.
  *
- * Data calls return 0 (done), 1 (pending: an EVENT_COMPLETION with the cookie follows) or a negative status.
+ * Data calls return 0 (done), 1 (pending: an EVENT_COMPLETION with the cookie follows, with OP_NO_EVENT only after a failure) or a
+ * negative status. `am_packed` returns a length instead of 0, and a call without a cookie is never pending.
  */
 struct tieline_endpoint_ops {
     /* The size of this table as the provider compiled it. */
     size_t size;
-    /* Sends a message of at most `max_short` bytes, which are copied before the call returns. */
+    /* Sends a message with a payload of at most `max_short` bytes, which are copied before the call returns. */
     int32_t (*am_short)(struct tieline_endpoint *endpoint,
                         uint32_t id,
                         uint64_t header,
                         const uint8_t *payload,
                         size_t len);
-    /* Sends a message that `pack` writes, of at most `most` bytes. Returns the message's length or a negative status. */
+    /* Sends a message whose payload `pack` writes: at most `most` bytes. Returns the payload's length or a negative status. */
     int64_t (*am_packed)(struct tieline_endpoint *endpoint,
                          uint32_t id,
                          uint64_t header,
@@ -984,7 +994,10 @@ struct tieline_endpoint_ops {
      * UNSUPPORTED: this lane cannot keep order. AGAIN: the lane cannot keep order at the moment. The core then waits for a flush.
      */
     int32_t (*fence)(struct tieline_endpoint *endpoint);
-    /* Closes the endpoint. Pending operations are dropped without an event. */
+    /*
+     * Closes the endpoint. Pending operations on the application's memory are dropped without an event; accepted messages are
+     * still delivered.
+     */
     void (*close)(struct tieline_endpoint *endpoint);
     /* Makes a packed key usable on this endpoint. AGAIN: call again after progress. */
     int32_t (*import_key)(struct tieline_endpoint *endpoint,
@@ -999,7 +1012,7 @@ struct tieline_endpoint_ops {
     int64_t (*address)(struct tieline_endpoint *endpoint, uint8_t *buffer, size_t capacity);
     /*
      * Connect-to-endpoint modules: connects to the peer's endpoint address. The function does not wait: data calls return AGAIN
-     * until the connection is established. A connection that cannot be established ends in EVENT_ENDPOINT_FAILED.
+     * until the connection is established. If that fails after the call, EVENT_ENDPOINT_FAILED reports it.
      */
     int32_t (*connect)(struct tieline_endpoint *endpoint, const struct tieline_connect_params *params);
     /*
@@ -1011,7 +1024,8 @@ struct tieline_endpoint_ops {
     /*
      * CAP_KEY_POINTER: returns the address at which `len` bytes from `offset` on are mapped in this process. Loads and stores at
      * this address access the peer's memory. The mapping stays until the key is dropped. After the owner has ended its region, the
-     * mapping leads to memory without an owner, where loads and stores have no meaning.
+     * mapping leads to memory without an owner, where loads and stores have no meaning; with CAP_DIES_WITH_OWNER they may end the
+     * process.
      */
     int32_t (*key_pointer)(struct tieline_endpoint *endpoint,
                            struct tieline_key *key,
@@ -1069,7 +1083,7 @@ struct tieline_provider_ops {
     uint32_t abi_minor;
     /* Zero, reserved. */
     uint32_t reserved;
-    /* The first argument of the functions below. */
+    /* The first argument of this table's functions. */
     struct tieline_state *state;
     /*
      * Lists domains: `(state, out, capacity, count)`. Writes up to `capacity` records, and the total number
@@ -1085,12 +1099,9 @@ struct tieline_provider_ops {
                            struct tieline_domain **out);
     /* Writes the calling thread's last error in words: `(state, buffer, capacity)` returns the length. */
     int64_t (*last_error)(struct tieline_state *state, uint8_t *buffer, size_t capacity);
-    /* Stops threads and releases system resources. No other call follows. The code stays mapped. */
+    /* Stops threads and releases system resources. No other call with this `state` follows. The code stays mapped. */
     void (*quiesce)(struct tieline_state *state);
-    /*
-     * Not called any more: `layout_digest` has replaced it. It wrote the layouts of the ABI's types as a provider in Rust compiled
-     * them.
-     */
+    /* Not called; `layout_digest` replaces it. A provider in Rust of minor 0 writes the layouts of the ABI's types here. */
     int32_t (*layouts)(struct tieline_state *state, struct tieline_layouts *out);
     /* The domain functions. */
     const struct tieline_domain_ops *domain;
@@ -1105,8 +1116,9 @@ struct tieline_provider_ops {
 };
 
 /*
- * The type of `tieline_provider_v1`: fills `out`, whose `size` the core has set. Returns 0 or a negative status. On failure the
- * text is reported through `host->async_event`.
+ * The type of `tieline_provider_v1`: fills `out`, whose `size` the core has set. Returns 0 or a negative status. Before a failure,
+ * the function reports the reason through `host->async_event`. If the host has refused a configuration value, it has the reason
+ * already, and no report is needed.
  */
 typedef int32_t (*tieline_entry_fn)(const struct tieline_host *host,
                                     struct tieline_provider_ops *out);
@@ -1123,14 +1135,13 @@ struct tieline_note {
 };
 
 /*
- * Identifies a provider. It is read from the file before any of its code runs. Once per provider, at file scope:
+ * The note that identifies a provider. The core reads it before any code of the file runs. Once per provider, at file scope:
  *
  *     TIELINE_PROVIDER_NOTE("verbs", "1.2.0", 0);
  *
- * The name is the one in the file's name (libtieline_verbs.so): a-z, 0-9 and '-', at most 31 bytes. The
- * version is a semantic version. The flags are TIELINE_NOTE_*; a provider in C has none. A provider that needs an
- * addition of a later minor states that minor with TIELINE_PROVIDER_NOTE_FOR("verbs", "1.2.0", 0, 3): older cores
- * refuse it, and report that as the reason.
+ * The name is the one in the file's name (libtieline_verbs.so), with '-' for '_': a-z, 0-9 and '-', at most 31 bytes. The version
+ * is a semantic version. The flags are TIELINE_NOTE_*; a provider in C has none. A provider that needs an addition of a later minor
+ * states that minor with TIELINE_PROVIDER_NOTE_FOR("verbs", "1.2.0", 0, 3): older cores refuse it, and report that as the reason.
  */
 #define TIELINE_PROVIDER_NOTE(name_, version_, flags_) TIELINE_PROVIDER_NOTE_FOR(name_, version_, flags_, 0)
 #define TIELINE_PROVIDER_NOTE_FOR(name_, version_, flags_, min_core_minor_) \
@@ -1141,8 +1152,10 @@ struct tieline_note {
           name_, version_ } \
     }
 
-/* The one symbol that a provider exports: fills `out`, whose `size` the core has set. Returns 0 or a negative status;
- * on failure the text goes to host->async_event. Called once for every context that the process opens. */
+/* The symbol that a provider exports: fills `out`, whose `size` the core has set. Returns 0 or a negative status.
+ * Before a failure, the function reports the reason through host->async_event. If the host has refused a configuration value, it
+ * has the reason already, and no report is needed. The core calls the function once for every context that uses the provider. It
+ * may also call it in a child process that tries the file. */
 __attribute__((visibility("default")))
 int32_t tieline_provider_v1(const struct tieline_host *host, struct tieline_provider_ops *out);
 

@@ -1,6 +1,5 @@
-//! Checks rules that a compiler does not check: the length of files, sleeps in tests, the order of the core's modules and cycles of
-//! files, memory, statics, and the quotes of the page for operators. Exceptions are listed with their reasons. The manifests state
-//! which package may use which.
+//! Checks rules that a compiler does not check: the length of files, sleeps in tests, memory, statics, and the quotes of the page for
+//! operators. Exceptions are listed with their reasons. The manifests state which package may use which.
 
 use super::{Count, memory, quotes, statics};
 use crate::package::known_to_git;
