@@ -311,7 +311,7 @@ fn closed_endpoint_waits_five_seconds_for_goodbye() {
         assert_eq!(again, !matches!(inner.phase, Phase::Failed(_)));
         again
     };
-    // A kernel that has not acknowledged the goodbye may take any time.
+    // This timer sets no limit for a kernel that has not acknowledged the goodbye.
     let later = Instant::now() + 1000 * Duration::from_secs(1);
     assert!(is_visited_again(later));
     assert_eq!(conn.inner.borrow().since, later);
