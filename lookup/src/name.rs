@@ -11,8 +11,8 @@
 //! * The first contact fetches the whole address and then closes its connection. The progress of any named worker of the context
 //!   answers the request, and so does the progress thread if its context has one. The application is not notified.
 //! * A name is a permission to connect, like an address. The handshake of [`tieline_net`] proves to both sides that the other one
-//!   knows the cookie, 16 random bytes. It also proves the job's secret, if there is one. The requester accepts an answer only if
-//!   it is the address of a worker whose id begins with the name's part.
+//!   knows the cookie, 16 random bytes. It also proves that the other one knows the job's secret, if there is one. The requester
+//!   accepts an answer only if it is the address of a worker whose id begins with the name's part.
 //!
 //! ```text
 //! 1 format   1 counts: IPv4 below, IPv6 above   16 proof   8 worker   4 where   IPv4: 4 and port, each   IPv6: 16 and port, each

@@ -6,8 +6,8 @@
 //! * A source is an IPv4 address, the first 64 bits of an IPv6 address, or this host.
 //! * If there is no room, the oldest unproven connection is closed, once it is [`HOLD`] old. A proven newcomer may displace a
 //!   proven connection of that age, too. The age counts from the arrival; received bytes do not renew it.
-//! * If a source is at its limit, one of its own connections is closed. Otherwise one of the source with the most connections is
-//!   closed, or the oldest of all.
+//! * If the newcomer's source is at its limit, only connections of that source are considered. Otherwise connections of the largest
+//!   source come first, if it has at least two more than the newcomer's source. All others come next.
 //! * At the total limit with no connection old enough, a larger source with more than an eighth of all makes room. Its oldest
 //!   unproven connection is closed at any age.
 //! * A proven connection is not closed for an unproven one.

@@ -107,7 +107,7 @@ impl Contact {
         out
     }
 
-    /// Parses the output of [`Contact::pack`]. The bytes come from a peer, so malformed ones are an error.
+    /// Parses the output of [`Contact::pack`]. Malformed bytes are an error, because they may come from a peer.
     ///
     /// # Errors
     /// The part of the bytes that is invalid.

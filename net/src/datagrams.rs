@@ -12,7 +12,7 @@ use std::time::Duration;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Events, Status, address_hash, event};
 
-/// The limit on queued bytes per peer, and so on the length of a datagram.
+/// The limit on queued bytes per peer, and thus on the length of a datagram.
 pub const QUEUE: usize = 256 << 10;
 /// The limit on queued datagrams per peer, and on notices for the core before progress stops.
 pub const WAITING: usize = 1024;

@@ -1,4 +1,4 @@
-//! Tests of the listener and the dialler over loopback: honest peers, and all kinds of unproven connections.
+//! Tests of the listener and the dialler over loopback: honest peers, and many kinds of unproven connections.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};

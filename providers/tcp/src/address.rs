@@ -12,7 +12,7 @@ pub(crate) fn pack(contact: &Contact) -> Vec<u8> {
     [&[VERSION][..], &contact.pack()].concat()
 }
 
-/// Parses the output of [`pack`], and returns the rest. The bytes come from a peer, so malformed ones are an error.
+/// Parses the output of [`pack`], and returns the rest. Malformed bytes are an error, because they may come from a peer.
 ///
 /// # Errors
 /// The bytes are invalid, or the peer uses another frame version.

@@ -62,7 +62,7 @@ impl Buffer {
         self.end += len;
     }
 
-    /// Copies the unread bytes of another buffer to the front of this empty one.
+    /// Copies the unread bytes of another buffer to the front of this empty buffer.
     pub(crate) fn refill(&mut self, unread: &[u8]) {
         self.bytes[..unread.len()].copy_from_slice(unread);
         self.end = unread.len();

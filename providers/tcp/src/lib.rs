@@ -59,8 +59,9 @@
 //! # Fairness
 //!
 //! Connections with data to read wait in a queue, unless polls read a few recently active streams directly. Each connection fills
-//! its share of a poll's events, and reads a limited amount before the next one. Thus a peer that floods blocks no other. Data that
-//! needs no event, such as that of puts and gets, is read even if the event array is full.
+//! at most its share of a poll's events, and reads a limited amount before the next one. Thus a peer that floods blocks no other.
+//! Data that needs no event, such as that of puts and gets, is read even if the event array is full. An exception is data behind a
+//! message that waits for room in the array.
 //!
 //! # Not supported
 //!

@@ -156,7 +156,7 @@ impl Outbox {
         self.frames.iter().all(|frame| matches!(frame.state, FrameState::Sent(_)))
     }
 
-    /// Returns the bytes that no stream has begun.
+    /// Returns the number of bytes in the frames that no stream has begun to send.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }

@@ -138,9 +138,9 @@ impl State {
         }
     }
 
-    /// Reads the queued connections. Each connection fills its share of the events and reads a limited number of bytes before the
-    /// next one. If no event slot is left for a connection's first message, this connection is the first of the next poll. Data
-    /// that needs no event is read even if no event slot is left, up to the poll's limit of bytes.
+    /// Reads the queued connections. Each connection fills at most its share of the events and reads a limited number of bytes
+    /// before the next one. If no event slot is left for a connection's first message, this connection is the first of the next
+    /// poll. Without an event slot, data that needs no event is read until a message comes or the poll's limit of bytes is reached.
     pub(crate) fn serve(&mut self, shared: &Shared, events: &mut Events<'_>) {
         let mut kept = std::mem::take(&mut self.kept);
         // The second round gives the remaining slots to connections with more messages.

@@ -179,8 +179,7 @@ impl ConnectionState {
         }
     }
 
-    /// Makes at most one system call. Returns the numbers of received and of requested bytes, or `None` if there is nothing to
-    /// read.
+    /// Makes at most one system call. Returns the numbers of received and requested bytes, or `None` if nothing can be read.
     fn receive(&mut self, number: usize) -> Result<Option<(usize, usize)>, Broke> {
         let mut pieces = std::mem::take(&mut *self.shared.pieces.borrow_mut());
         pieces.clear();

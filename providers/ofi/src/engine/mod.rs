@@ -48,7 +48,8 @@ use tieline_registration::{Arena, Lender, Limits};
 pub(crate) const MAX_IDENTITY: usize = 4096;
 /// The number of polls between checks for events that belong to no operation.
 const POLLS: u32 = 64;
-/// The number of polls after which every sender is notified of all deliveries. A sender that closes waits for that notification.
+/// The number of polls after which senders are notified of all deliveries that were not reported yet. A sender that closes waits
+/// for that notification.
 const TELLING: u32 = 1024;
 /// The maximum number of queue reads in one poll.
 const FETCHES: usize = 64;

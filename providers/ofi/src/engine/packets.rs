@@ -194,7 +194,7 @@ impl Engine {
         }
     }
 
-    /// Schedules reports of all deliveries that were not reported yet.
+    /// Schedules reports of all deliveries that were not reported yet, on channels that have not ended.
     pub(super) fn tell_all(&mut self) {
         for at in 0..self.inbound.len() {
             let untold = |inbound: &Inbound| !inbound.left && inbound.told != inbound.taken;

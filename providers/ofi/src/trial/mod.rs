@@ -1,7 +1,7 @@
 //! Tests in a child process whether this process would survive libfabric's first query, unless the result for the library's file is
 //! remembered.
 //!
-//! Drivers that libfabric links or loads run arbitrary code in constructors and in the first `fi_getinfo`. On a machine whose
+//! Drivers that libfabric links or loads may run arbitrary code in constructors and in the first `fi_getinfo`. On a machine whose
 //! driver and library do not match, that code may crash or hang. The result belongs to the file (device, inode, size, times). It is
 //! kept in the user's cache `tieline/ofi-probes` ([`Cache`]), if there is one.
 //!

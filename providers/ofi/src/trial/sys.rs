@@ -26,7 +26,7 @@ pub(super) fn attempt(file: &CStr, limit: Duration) -> Option<Trial> {
 }
 
 /// Runs `act` in a child and returns whether it succeeded; `None` if no child can be made. The child inherits this process's
-/// descriptors, because the library uses them.
+/// descriptors, because the library may use them.
 pub(super) fn attempt_here(act: impl FnOnce() -> bool, limit: Duration) -> Option<Trial> {
     tried(Share::Descriptors, limit, |say| say.say(if act() { DONE } else { NOTHING_DONE }))
 }

@@ -162,7 +162,8 @@ fn garbage_ends_the_connection_it_came_on_and_nothing_else() {
 fn a_peer_that_never_connects_its_endpoint_is_given_up_in_words() {
     let domain = domain(&[("TIELINE_CONNECT_TIMEOUT", "200ms")]);
     let mut sides = [Side::new(&domain), Side::new(&domain)];
-    // The side with the lower address has a stream as soon as the peer's process answers. The other side waits for the endpoint.
+    // The side with the lower address has a stream as soon as the peer's process answers. The other side has none before the peer
+    // connects its endpoint.
     if sides[0].endpoint().address() < sides[1].endpoint().address() {
         sides.reverse();
     }

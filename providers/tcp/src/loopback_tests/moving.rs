@@ -1,4 +1,4 @@
-//! Tests of sending: room, memory and order.
+//! Tests of messages, puts and gets: room, memory, order, completion and acknowledgement.
 
 use super::*;
 use crate::frame::MAX_MESSAGE;

@@ -1,5 +1,5 @@
-//! Tests of timers: when each side dials, which connection is chosen, and how long a side waits. These tests do not sleep: they
-//! pass a later time to the tested functions.
+//! Tests that depend on the time: among others, when each side dials, which connection is chosen, and how long a side waits. These
+//! tests do not sleep: they pass a later time to the tested functions.
 
 use super::*;
 use crate::address;
@@ -285,7 +285,7 @@ fn connections_that_wait_to_be_chosen_are_bounded_and_the_latest_are_kept() {
             let got = sys::receive(theirs.as_raw_fd(), &mut [0]);
             assert!(got.is_err_and(|error| sys::is_passing(&error)), "the latest are there");
         }
-        // An unknown dialler is notified that its target does not exist.
+        // An unknown dialler receives `Gone`, and the connection is closed.
         for stranger in [
             Greeting { from: !greeting.from, ..greeting },
             Greeting { from_target: [7; 16], ..greeting },
@@ -311,7 +311,7 @@ fn closed_endpoint_waits_five_seconds_for_goodbye() {
         assert_eq!(again, !matches!(inner.phase, Phase::Failed(_)));
         again
     };
-    // A kernel that has not acknowledged the goodbye may take any time.
+    // This timer sets no limit for a kernel that has not acknowledged the goodbye.
     let later = Instant::now() + 1000 * Duration::from_secs(1);
     assert!(is_visited_again(later));
     assert_eq!(conn.inner.borrow().since, later);

@@ -44,7 +44,7 @@ fn requester_on_damaged_stream_is_notified() {
             let mut bytes = withheld(&sides[0]);
             bytes[at] ^= 1 << (at % 8);
             assert_eq!(sys::send(streams_of(&sides[0])[0], &bytes).unwrap(), bytes.len());
-            // The responder detects the damage, and the requester sees the end.
+            // The receiver detects the damage, and the sender sees the end.
             while sides.iter().any(|side| side.failed.is_none()) {
                 turn(&mut sides);
             }

@@ -6,8 +6,7 @@ use crate::abi::*;
 use crate::double::sys::{number, pieces, progress};
 use crate::double::world::{Entry, Way, World, world};
 
-/// Returns the memory of an endpoint that an address and a key designate. The check happens when the operation is posted, as in
-/// software providers.
+/// Returns the memory of an endpoint that an address and a key designate. The check happens when the operation is posted.
 pub(in crate::double) fn reached(
     world: &World,
     to: usize,

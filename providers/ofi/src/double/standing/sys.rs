@@ -9,7 +9,7 @@ use crate::double::sys::{close, number};
 use crate::double::world::{World, world};
 use core::ffi::c_int;
 
-/// Closes a queue or a table, on which an endpoint depends.
+/// Closes a queue or a table, on which an endpoint may depend.
 pub(in crate::double) unsafe extern "C" fn close_below<T>(fid: *mut fid) -> c_int {
     world(|world| {
         let Some((at, serial)) = world.bound.remove(&fid.addr()) else { return };
