@@ -151,8 +151,8 @@ pub fn check_note(desc: Option<&[u8]>, in_file: Option<&str>) -> Result<Identity
     })
 }
 
-/// Returns the name and the version that a note states, whether or not they are valid; `None` if the record is too short or they are no
-/// texts.
+/// Returns the name and the version that a note states, whether valid or not. Returns `None` if the record is too short or they are
+/// no texts.
 #[must_use]
 pub fn stated(desc: &[u8]) -> Option<(&str, &str)> {
     Some((text(desc.get(12..44)?)?, text(desc.get(44..76)?)?))

@@ -4,8 +4,8 @@ use super::abi::guarded::BESIDE;
 use super::abi::watched::MARK;
 use tieline_plugin_api::abi::ProviderOps;
 
-/// A buffer for the provider's table. The buffer is 4 KiB longer than the table of this core, so that a provider with a longer
-/// table that ignores the stated size still writes inside the buffer.
+/// A buffer for the provider's table. The buffer is 4 KiB longer than the table of this core. A provider that ignores the stated
+/// size and writes a longer table thus still writes inside the buffer, within this limit.
 #[repr(C, align(64))]
 pub(crate) struct Room {
     front: [u64; BESIDE],

@@ -5,7 +5,7 @@
 //! that cannot be used does not end the search. It is recorded, except for an unnamed directory that does not exist or has no
 //! provider file.
 //!
-//! In a setuid program the directory of the library or executable is not searched: a user could link to the program from another
+//! In a setuid program the directory of the library or executable is not searched. A user could link to the program from another
 //! directory and so choose its providers. `TIELINE_PROVIDER_PATH` then counts only if the program or the system file sets it; the
 //! environment is ignored (`tieline_config`).
 

@@ -9,8 +9,8 @@
 //! 2. A chosen module that connects to an endpoint needs a connection module (`connection.rs`).
 //! 3. A connection-only module that no path needs is closed again.
 //! 4. A path without a possible connection module is disabled; other paths remain.
-//! 5. If the connection module of a path belongs to its domain, may carry data and has packed messages, it carries messages to the
-//!    peers that the message module has no connection for: it is the path's *reserve*.
+//! 5. The connection module of a path may be its *reserve*, which carries messages to peers without a connection of the message
+//!    module. It must belong to the path's domain, be permitted to carry data, and have packed messages.
 //!
 //! A data-path module and a connection-only module cannot be confused: the function table of a connection-only module has no data
 //! slots.
@@ -112,8 +112,8 @@ pub struct Path {
     /// The modules that can form connections: the path uses the first one, and the others serve peers that lack it. The list is
     /// empty if no module of the path needs a connection module, or if the path is disabled because no connection module exists.
     pub connections: Vec<Connection>,
-    /// The module that carries messages to peers to which the message module has no connection: the first of `connections`, if it
-    /// belongs to this domain, may carry data and has packed messages.
+    /// The module that carries messages to peers to which the message module has no connection. It is the first of `connections`,
+    /// if that belongs to this domain, may carry data and has packed messages.
     pub reserve: Option<ModuleRef>,
     /// The reason that the path cannot be used, if there is one.
     pub disabled: Option<String>,

@@ -132,8 +132,8 @@ impl Journal {
     }
 
     /// Writes a failure the 1st, 2nd, 4th, 8th time and so on. If it equals the previous failure, the 2nd and the 4th time are left
-    /// out: the loss of a peer is reported for the peer and for each endpoint to it. After the failure, the lanes of a new endpoint
-    /// to the peer count as new.
+    /// out, because each endpoint to a lost peer reports the loss. After the failure, the lanes of a new endpoint to the peer count
+    /// as new.
     pub fn tell_of_failure(&self, worker: Option<[u8; 16]>, text: &str) {
         let times = {
             let mut state = self.locked();

@@ -1,5 +1,5 @@
-//! Opening and writing of the report's file. The signals of a failed write do not reach the program, a full pipe is not waited for,
-//! and no other user but root can redirect the file.
+//! Opening and writing of the report's file. The signals of a failed write do not reach the program. A pipe that is reported full
+//! is not waited for. No other user but root can redirect the file.
 
 #![allow(unsafe_code)]
 
@@ -62,9 +62,10 @@ fn unfit(file: &File) -> io::Result<Option<String>> {
     })
 }
 
-/// Writes once, if the descriptor is reported writable. The signals of a failed write (the reader of a pipe is gone, the file may
-/// not grow) are suppressed, because the program may not know that the library writes. A pipe that is reported writable takes a
-/// whole line. If another process fills the pipe in between, or a terminal takes less, a blocking descriptor blocks.
+/// Writes once, if the descriptor is reported writable. The signals of a failed write are suppressed, because the program may not
+/// know that the library writes. Such a write fails because the reader of a pipe is gone or the file may not grow. A pipe that is
+/// reported writable takes a whole line. If another process fills the pipe in between, or a terminal takes less, a blocking
+/// descriptor blocks.
 pub(super) fn write(to: &impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     let fd = to.as_fd().as_raw_fd();
     if !has_room(fd) {

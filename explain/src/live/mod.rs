@@ -20,7 +20,7 @@
 //! contents. A reader uses reads rather than a mapping (another process could truncate a mapped file), checks every length, and
 //! shows no control characters. One observation has a common limit of time and of text bytes for all its processes.
 //!
-//! **Inactive workers.** If a worker has made no progress between two observations and does not sleep, its application has not
+//! **Inactive workers.** A worker may have made no progress between two observations without sleeping. Its application has then not
 //! called it, or only a few times, or runs a handler. The worker's last text may then be older than its last progress, and is shown
 //! with its age. While a worker sleeps, its own state does not change, so an operation that waited when the text was written still
 //! waits. If an operation was its endpoint's oldest one in several texts, it has waited at least since the first of them.

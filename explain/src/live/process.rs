@@ -144,7 +144,7 @@ impl Process {
     }
 }
 
-/// Opens a memory file. An object with the name of a memory file may be any object and may change at any moment, for example into a
+/// Opens a memory file. An object with the name of a memory file may be any object and may change at any moment. An example is a
 /// file of a server that never answers. So the object is first held by O_PATH, which contacts no server, and opened only if it lies
 /// on the mount of all memory files. This check is omitted if that mount is unknown.
 fn open(path: &Path, where_memory_is: Option<&str>) -> io::Result<Option<File>> {

@@ -1,4 +1,4 @@
-//! Tests of the state of processes according to `/proc`.
+//! Tests of the state of processes according to `/proc`, and of the error for a process that may not be inspected.
 
 use super::process::{Process, stuck};
 use super::thread_id;

@@ -1,4 +1,4 @@
-//! A worker's use of its place: what it has published, and when its next text is due.
+//! A worker's use of its place: the published state, and the time of the next text.
 
 use super::MOST_TEXT;
 use super::file::Page;

@@ -91,9 +91,9 @@ pub struct ModuleView {
     /// The variable that set the priority; `None`: the module's own priority applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_by: Option<String>,
-    /// The time for one operation in ns, computed from the costs that the module states: `small_message` and `small_rma` of 8
-    /// bytes, `bulk_message` of 8 KiB, `bulk_rma` of 256 KiB, `atomic` of 8 bytes. A class for which the module states no cost is
-    /// 0; a class with an invalid cost is absent. The map of a connection-only module is empty.
+    /// The time for one operation in ns, computed from the costs that the module states. The sizes are 8 bytes for `small_message`,
+    /// `small_rma` and `atomic`, 8 KiB for `bulk_message`, and 256 KiB for `bulk_rma`. A class for which the module states no cost
+    /// is 0; a class with an invalid cost is absent. The map of a connection-only module is empty.
     pub cost_ns: BTreeMap<String, f64>,
     /// The roles for which the module was chosen.
     pub used_for: Vec<String>,
@@ -119,7 +119,7 @@ pub struct PathView {
     pub connection_because: Option<String>,
     /// The whole path in one line: `{message rc, RMA rc, atomic emulated, connect ud}`.
     pub composed: String,
-    /// Of the roles `RMA` and `atomic`, those whose module needs no progress by threads of the target.
+    /// The roles, out of `RMA` and `atomic`, whose module needs no progress by threads of the target.
     pub passive_target: Vec<String>,
     /// The reason that the path cannot be used.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -5,7 +5,7 @@ use crate::record::{Record, Verdict};
 use crate::snapshot::{LaneView, LogView, ModuleView, PathView, ProviderView, Report};
 use std::collections::BTreeMap;
 
-/// Makes a report of two providers, one of them excluded, and one misspelt name.
+/// Makes a report of two providers, with records of a refused provider and of a misspelt name.
 fn sample() -> Report {
     let module = |domain: &str, module: &str, can: &[&str], used: &[&str], priority| ModuleView {
         provider: domain.split(':').next().unwrap().into(),

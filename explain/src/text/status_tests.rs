@@ -1,4 +1,4 @@
-//! Tests of the lines of a status, word for word.
+//! Tests of a status: its lines word for word, its JSON, its shortening and its aging.
 
 use crate::snapshot::{
     Doing, EndpointStatus, FormingStatus, InterfaceStatus, PeerStatus, Status, Waits, WorkerStatus,

@@ -34,8 +34,8 @@ pub enum Unlisted {
     Overrun,
 }
 
-/// Calls a slot that writes a list: first for its length, then with a buffer for so many copies of `empty`, and again if the list
-/// has grown.
+/// Calls a slot that writes a list. The first call is for the length, the next one has a buffer of so many copies of `empty`. The
+/// call is repeated if the list has grown.
 pub fn listed<T: Copy>(
     empty: T,
     mut call: impl FnMut(*mut T, usize, *mut usize) -> i32,

@@ -1,4 +1,4 @@
-//! Tests of tables, stubs and host services, with providers that this file defines.
+//! Tests of tables, stubs, host services, refusals and failed providers, with providers that this file defines.
 
 use super::host::Services;
 use super::objects::OpenDomain;

@@ -78,8 +78,8 @@ pub(crate) unsafe fn run_finalizers(handle: *mut c_void) -> Result<(), Broke> {
     Ok(())
 }
 
-/// Checks whether `address` lies in the object of `handle`. dlsym also searches an object's dependencies, and the symbol of another
-/// provider on which the object depends must not be used.
+/// Checks whether `address` lies in the object of `handle`. The check is needed because dlsym also searches an object's
+/// dependencies, which may include another provider.
 ///
 /// # Safety
 /// The handle belongs to an open object.

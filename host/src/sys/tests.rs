@@ -1,4 +1,4 @@
-//! Children that load the C library, and the words of their answers.
+//! Tests of trials of the C library, of the answers of the children, and of the names of mapped files.
 
 use super::*;
 

@@ -2,9 +2,9 @@
 //!
 //! A provider that copies from and to another process's memory checks the region's key in that memory and then copies. Between the
 //! two steps the owner may revoke the key, in order to free the memory. So the accessor announces itself first, as readers announce
-//! hazard pointers. It writes the region's *token* (a number that is never reused) into a word that the owner can read, fences,
-//! checks the key, copies, and clears the word. The owner revokes the key, fences, and reads the words. Either the accessor finds
-//! the key revoked, or the owner finds the token.
+//! hazard pointers. It writes the region's *token*, a number that is never reused, into a word that the owner can read. Then it
+//! fences, checks the key, copies, and clears the word. The owner revokes the key, fences, and reads the words. Either the accessor
+//! finds the key revoked, or the owner finds the token.
 //!
 //! The words lie in a memory file of the owner. An accessor takes the file's descriptor out of the owner's process, which requires
 //! the same right as copying does. It opens the file anew, locks the slot's byte through that description, and writes its process

@@ -1,8 +1,8 @@
 //! The common parts of providers for one host: memory files, mappings of a peer's files, and announcements of accesses.
 //!
 //! * [`memory_file`] creates a file that cannot change its size, [`reserve`] gives it memory, [`Mapping`] maps it.
-//! * [`map_peer`] maps a file that another process created, if an access to it cannot end this process: a memory file of ordinary
-//!   pages, sealed, with memory behind every byte.
+//! * [`map_peer`] maps a file that another process created, if an access to it cannot end this process. The file must be a sealed
+//!   memory file of ordinary pages, with memory behind every byte.
 //! * [`Announcements`] and [`Accessor`] are for providers that access the memory of another process directly. The owner of a region
 //!   can find out whether an access to the region is still in progress.
 //! * [`apply64`] and [`apply32`] execute an atomic of the ABI on a shared word.

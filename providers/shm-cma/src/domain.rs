@@ -77,7 +77,7 @@ impl Mechanism for Cma {
         Ok(())
     }
 
-    /// If Yama requires it, the process is opened to its peers here and not when the provider is loaded: only an interface means
+    /// If Yama requires it, the process is opened to its peers here and not when the provider is loaded. Only an interface means
     /// that the core has selected this lane.
     fn open(&self) -> Held {
         if self.may_set_ptracer && probe::yama_scope() == Some(1) {

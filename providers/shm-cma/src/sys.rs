@@ -37,8 +37,8 @@ pub(crate) fn copy(
         Direction::Get => libc::process_vm_readv,
     };
     // SAFETY: both arrays have the layout of `iovec` (asserted above and with `Piece`) and live through the call. The kernel checks
-    // every address. The poster of an operation promises that its local pieces may be read by a put and written by a get until the
-    // operation has completed (`RmaOp`), and it completes before this call returns.
+    // every address. The poster promises that its local pieces may be read by a put and written by a get until the operation has
+    // completed (`RmaOp`). The operation completes after this call.
     let copied = unsafe {
         call(
             pid,

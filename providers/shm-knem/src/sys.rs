@@ -1,7 +1,7 @@
 //! The device: the calls, each behind a safe function.
 //!
-//! The kernel interface is knem's ABI number 0xd, as in its header: magic `'K'`, the read and write directions of the ioctl
-//! numbers swapped, lengths in bytes, and no alignment.
+//! The kernel interface is knem's ABI number 0xd, as in its header. Its magic is `'K'`, the read and write directions of the ioctl
+//! numbers are swapped, lengths are in bytes, and nothing is aligned.
 
 #![allow(unsafe_code)]
 

@@ -219,8 +219,8 @@ impl Kernel for Device {
         };
         let local = iovec(core::ptr::with_exposed_provenance_mut(attached as usize), len);
         // SAFETY: the list has the layout of `iovec` (as `Piece` has) and lives through the call. The attached memory is kept by
-        // its `Attachment`. The poster of an operation promises that its pieces may be read by a put and written by a get until the
-        // operation has completed (`RmaOp`), and it completes before this call returns.
+        // its `Attachment`. The poster promises that its pieces may be read by a put and written by a get until the operation has
+        // completed (`RmaOp`). The operation completes after this call.
         unsafe { copy_here(call, local, pieces.as_ptr().cast(), pieces.len()) }
     }
 
@@ -351,9 +351,9 @@ pub(crate) fn carry(direction: Direction, piece: Piece<'_>, attached: u64) {
         Direction::Put => (piece.base().cast_const(), remote),
         Direction::Get => (remote.cast_const(), piece.base()),
     };
-    // SAFETY: the poster of an operation promises that its pieces may be read by a put and written by a get until the operation has
-    // completed (`RmaOp`); the caller keeps the same number of bytes attached. A concurrent access by the peer to the same bytes
-    // gets a mix of both, as specified for remote memory access.
+    // SAFETY: the poster promises that its pieces may be read by a put and written by a get until the operation has completed
+    // (`RmaOp`). The caller keeps the same number of bytes attached. A concurrent access by the peer to the same bytes gets a mix
+    // of both, as specified for remote memory access.
     unsafe { copy(from, to, piece.len()) };
 }
 

@@ -23,7 +23,7 @@ use tieline_plugin_api::{Failure, Status, raised_rights};
 
 use crate::sys;
 
-/// The longest path of a directory that this provider uses, in bytes: `sun_path` has room for 107 bytes, and a slash and the name
+/// The longest path of a directory that this provider uses, in bytes. `sun_path` has room for 107 bytes, and a slash and the name
 /// of a socket take 30.
 const MAX_PATH: usize = 77;
 /// The maximum number of entries that are examined of a directory that all users may write.

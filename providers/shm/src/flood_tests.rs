@@ -1,4 +1,4 @@
-//! Tests of peers that flood: they get their share of the polls and of the work in a poll, and no more.
+//! Tests of peers that flood or stay silent, and of the limits on the work in a poll and on connections.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;

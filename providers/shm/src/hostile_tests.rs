@@ -1,4 +1,4 @@
-//! Tests of a peer that greets properly and then writes arbitrary data into the channel.
+//! Tests of a peer that greets properly and then writes arbitrary data into the channel, of key requests, and of fences.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};

@@ -36,8 +36,8 @@ impl Import {
     }
 }
 
-/// The maximum number of regions of a connection without a key in this process: the requester has dropped the key before the answer
-/// arrived, or will request it again.
+/// The maximum number of regions of a connection without a key in this process. The requester of such a region has dropped the key
+/// before the answer arrived, or will request it again.
 const MOST_UNCLAIMED: usize = 4096;
 /// The number of regions that are kept without checking which are unused.
 const FEW: usize = 16;

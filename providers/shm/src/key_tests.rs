@@ -1,4 +1,5 @@
-//! Tests of keys in flight: requested regions, and answers that are late, truncated, or not needed any more.
+//! Tests of keys in flight (requested regions, and answers that are late, truncated, or not needed any more), and of accesses by
+//! keys.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

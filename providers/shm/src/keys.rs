@@ -1,9 +1,10 @@
 //! The memory that peers access by load and store: regions, their keys, and the table that revokes them.
 //!
 //! Every region of [`alloc`](tieline_plugin_api::Domain::alloc) is a memory file. Its key holds the domain, the region's number,
-//! its length and rights, and an index into the domain's *key table*, a file that peers can read but not write. Importing a key of
-//! another process maps both. Every put, get and atomic compares the number in the table, so a key becomes invalid at the moment
-//! its region is revoked, without a message. Loads and stores by a pointer from `key_pointer` are not checked.
+//! its length and rights, and an index into the domain's *key table*. This table is a file that peers can read but, since Linux
+//! 5.1, not write. Importing a key of another process maps both. Every put, get and atomic compares the number in the table, so a
+//! key becomes invalid at the moment its region is revoked, without a message. Loads and stores by a pointer from `key_pointer` are
+//! not checked.
 
 use std::collections::HashMap;
 use std::ffi::CStr;

@@ -102,7 +102,7 @@ impl Listener {
         Ok(Listener { socket: Some(socket), name, file: None })
     }
 
-    /// Returns a socket in the directory. The socket is first bound under another name: `bind` creates the file before the kernel
+    /// Returns a socket in the directory. The socket is first bound under another name. `bind` creates the file before the kernel
     /// knows its owner, and a sweep at that moment would consider the socket dead.
     fn within(directory: Directory) -> io::Result<Listener> {
         let local = !directory.is_remote();
@@ -251,8 +251,8 @@ fn remove_if_dead(path: &Path) {
     }
 }
 
-/// Removes the socket file of a peer that was found to be dead, if its name is one of this provider and its directory is of this
-/// host alone.
+/// Removes the socket file of a peer that was found to be dead. The file's name must be one of this provider, and its directory of
+/// this host alone.
 pub(crate) fn remove_dead(names: &[Vec<u8>]) {
     for name in names {
         let Some(file) = file_name(name).and_then(OsStr::to_str) else { continue };

@@ -96,8 +96,8 @@ impl Pool {
         found.or_else(|| self.merge())
     }
 
-    /// Merges small chunks that are all free and adjacent into one chunk of the largest class, so that a phase of small messages
-    /// does not prevent large ones.
+    /// Merges small chunks that are all free and adjacent into one chunk of the largest class. So a phase of small messages does
+    /// not prevent large ones.
     fn merge(&self) -> Option<Chunk> {
         let mut free = self.free.borrow_mut();
         let mut bytes: HashMap<(u32, u32), usize> = HashMap::new();

@@ -2,9 +2,9 @@
 //!
 //! A slot is an 8-byte control word, an 8-byte header and 48 bytes of payload. The control word is written last, by one release
 //! store, and is all that the consumer polls. The consumer never writes to a slot, so a message costs one cache line that crosses
-//! once. The word contains the *lap* (the number of the producer's round), so that a slot of an earlier lap or zeroed memory is
-//! never taken for a new message. Once per quarter of the ring, or earlier, the consumer publishes its position in `tail`, a word
-//! on another line. The producer reads `tail` when the ring looks full, or when it needs chunks back.
+//! once. The word contains the *lap*, the number of the producer's round. So a slot of an earlier lap or zeroed memory is not taken
+//! for a new message. Once per quarter of the ring, or earlier, the consumer publishes its position in `tail`, a word on another
+//! line. The producer reads `tail` when the ring looks full, or when it needs chunks back.
 //!
 //! The code trusts nothing that it reads: an impossible control word is [`Peek::Corrupt`], an impossible tail is
 //! [`TailIsNonsense`].

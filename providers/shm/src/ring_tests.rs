@@ -1,4 +1,4 @@
-//! Tests of the ring against a model (property tests) and under loom (interleavings).
+//! Tests of the ring: of single rules, against a model (property tests), and under loom (interleavings).
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests that messages return from a peer that admits no connection, and from no other peer.
+//! Tests of messages that return from a peer that admits no connection. They do not return after a refusal for lack of permission.
 
 use std::time::{Duration, Instant};
 

@@ -34,8 +34,8 @@ pub(crate) fn publish(step: impl FnOnce(), todo: impl FnOnce() -> bool, word: &A
     todo() || word.load(Ordering::Relaxed) != 0
 }
 
-/// Does the steps after a publication: the fence (`full` unless the sleeper provides it), `tell`, and then the check whether to
-/// wake the other side, whose result it returns.
+/// Does the steps after a publication: the fence (`full` unless the sleeper provides it), and `tell`. Then it returns whether to
+/// wake the other side.
 #[inline(always)]
 pub(crate) fn announce(full: bool, tell: impl FnOnce(), word: &AtomicU64) -> bool {
     if full {

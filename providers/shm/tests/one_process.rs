@@ -1,4 +1,4 @@
-//! Tests within one process: an interface connected to itself, or to that of another thread.
+//! Tests within one process, between interfaces of one thread or of several.
 #![allow(missing_docs)]
 
 #[path = "one_process/memory.rs"]

@@ -1,4 +1,4 @@
-//! Tests which processes count as alive, and which files of peers are refused.
+//! Tests of memory files, mappings and locks. They also show which processes count as alive, and which files of peers are refused.
 
 use super::*;
 

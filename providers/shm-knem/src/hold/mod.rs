@@ -8,9 +8,9 @@
 //! * After a fork, parent and child share every private page. The first of them to write gets another page. Gets then return
 //!   stale bytes of the owner, and puts reach the child.
 //!
-//! Each range is therefore *held* before the driver pins it. By default io_uring registers the range as a buffer: the kernel then
-//! gives the owner pages of its own, and a fork leaves those to the parent and gives copies to the child. No io_uring operation
-//! ever reads or writes them. An operator whose programs never fork can avoid io_uring (`TIELINE_SHM_KNEM_FORK=never`):
+//! Each range is therefore *held* before the driver pins it. By default io_uring registers the range as a buffer. The kernel then
+//! gives the owner pages of its own. A fork leaves those to the parent and gives copies to the child. No io_uring operation ever
+//! reads or writes them. An operator whose programs never fork can avoid io_uring (`TIELINE_SHM_KNEM_FORK=never`):
 //! `MADV_POPULATE_WRITE` gives the owner its own pages, which are not protected at a fork.
 //!
 //! Memory that the owner cannot write is not held: it may become writable later, and its pages would move then.

@@ -1,5 +1,4 @@
-//! Tests of plain references to held pages, over the real kernel: they lead to the owner's current memory, whatever the owner
-//! writes and however often it forks.
+//! Tests of held pages over the real kernel, by plain references to the pages, and of the setting for forks.
 
 use super::*;
 use crate::double::plain::{Child, Kind, Memory, PAGE, Reference};

@@ -1,4 +1,4 @@
-//! Tests of the provider over the driver double: its guarantees hold for every result of the kernel.
+//! Tests of the provider over the driver double: copies, keys, regions, cards, the self-test, and the statuses of failed calls.
 
 use std::sync::Arc;
 

@@ -30,7 +30,7 @@ pub(crate) fn settings() -> Settings {
 }
 
 impl Pair {
-    /// Makes a pair whose owner has `len` bytes, each with its own number as the value.
+    /// Makes a pair whose owner has `len` bytes, each with its own number modulo 256 as the value.
     pub(crate) fn new(len: usize) -> Pair {
         Pair::with(len, &settings())
     }

@@ -1,4 +1,4 @@
-//! Tests of direct access: loads, stores, atomics, pointers, and declined accesses.
+//! Tests of direct access (loads, stores, atomics, pointers, declined accesses), and of the ends of attachments.
 
 use tieline_plugin_api::abi::{Iov, ModuleAttr};
 use tieline_plugin_api::{Domain, Interface, Revoked, caps, cost_class};

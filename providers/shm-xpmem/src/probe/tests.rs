@@ -1,4 +1,5 @@
-//! Tests of the provider over the module double: its guarantees hold for every result of the kernel.
+//! Tests of the provider over the module double: copies, keys, registrations, cards, the self-test, and the statuses of failed
+//! calls.
 
 use std::sync::Arc;
 
@@ -284,7 +285,7 @@ fn hole_after_exec_of_the_owner_is_unreachable() {
 fn memory_that_the_kernel_cannot_copy_is_not_registered() {
     let mut pair = Pair::new(64);
     let before = pair.played.there();
-    // The ranges are below every process's lowest mapping, and beyond the address space.
+    // The ranges are where normally no process has a mapping, and beyond the address space.
     let base = pair.memory.as_mut_ptr();
     let nowhere = core::ptr::without_provenance_mut(PAGE);
     for (base, len) in [(nowhere, 64), (nowhere, 1), (base, 1 << 62)] {

@@ -1,4 +1,4 @@
-//! Tests of copies of this process to itself, with and without its first thread.
+//! Tests of copies of this process to itself, with and without its first thread, and of the check whether memory can be attached.
 
 use super::*;
 

@@ -2,11 +2,11 @@
 //! before.
 //!
 //! A peer that answers and then closes or dies has written before its socket ended, possibly to another channel. A sender that
-//! notices the end first must not consider the answer lost. The answer may be in a ring that is polled later, in a channel that the
-//! application does not know yet, or in a channel that is not admitted yet. Therefore the waiting peers are admitted first. The
-//! interface then notes, for each ring, the position after which nothing can have been written at that time. The failures are
-//! reported when every ring is empty or has reached that position, or when polls make no progress. The delay is bounded by the
-//! length of the rings, even if peers keep writing, and by the number of polls without progress.
+//! notices the end first must not consider the answer lost. The answer may be in a ring that is polled later, or in a channel that
+//! the application does not know yet or that is not admitted yet. Therefore the waiting peers are admitted first. The interface
+//! then notes, for each ring, the position after which nothing can have been written at that time. The failures are reported when
+//! every ring is empty or has reached that position, or when polls make no progress. The delay is bounded by the length of the
+//! rings, even if peers keep writing, and by the number of polls without progress.
 
 use super::handshakes::MOST_ACCEPTED;
 use super::*;

@@ -38,8 +38,7 @@ impl State {
     }
 
     /// Records that channel `at` of the direct list has more messages. The next poll begins with it. If the channel was the first
-    /// in this poll and had the whole event array, the next poll begins with its successor, so that every channel comes first in
-    /// turn.
+    /// in this poll and had the whole event array, the next poll begins with its successor. So every channel comes first in turn.
     #[inline(never)]
     fn begin_elsewhere(&mut self, at: usize) {
         let first = if self.start < self.direct.len() { self.start } else { 0 };

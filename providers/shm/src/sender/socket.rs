@@ -31,7 +31,7 @@ impl SendChannel {
                         "the socket at the peer's address belongs to another user",
                     ));
                 }
-                // The kernel is asked instead of the address: a peer that claims the domain of this process in its address must not
+                // The kernel is asked instead of the address. A peer that claims the domain of this process in its address must not
                 // reach the memory of this process.
                 self.leads_home.set(peer.map(|(_, pid)| pid) == Some(sys::own_pid()));
                 self.shared.epoll.add(&socket, crate::shared::token::outbound(self.index))?;
