@@ -93,7 +93,8 @@ pub enum ConnectError {
     /// child, or the worker is closed. Status: `BadData`, `Invalid`, `Closed`, `Busy`, `KeyRejected`, `OutOfRange`, `TooLarge`,
     /// `Misaligned`, `UnsupportedParam`.
     Correct(Error),
-    /// The peer is gone, or another process has replaced it: exchange addresses again. Status: `PeerFailed`.
+    /// The connection has ended without having been closed, usually because the peer's process has ended, or another process has the
+    /// peer's place: exchange addresses again. Status: `PeerFailed`.
     Exchange(Error),
     /// The two sides have no route in common, or do not understand each other, for example because their versions are incompatible.
     /// `tieline info --why` on both hosts shows the modules of each. Status: `Unreachable`, `Unsupported`, `Permission`,

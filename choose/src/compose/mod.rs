@@ -141,7 +141,7 @@ impl Path {
         }
     }
 
-    /// Returns the modules that serve peers in a role, the chosen one first.
+    /// Returns the module chosen for a role; for messages, the path's reserve follows.
     pub fn serving(&self, role: Role) -> impl Iterator<Item = &ModuleRef> {
         let reserve = self.reserve.as_ref().filter(|_| role == Role::Message);
         self.module(role).into_iter().chain(reserve)

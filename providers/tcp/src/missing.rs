@@ -6,7 +6,8 @@ use crate::stream::{Destination, Landing};
 use tieline_plugin_api::Status;
 
 impl ConnectionState {
-    /// Fails the operation of a payload whose memory is missing from `behind` bytes on, and discards the rest of the payload.
+    /// Fails the operation of a payload whose memory is missing `behind` bytes after the next byte to be stored, and discards the rest
+    /// of the payload.
     #[cold]
     pub(crate) fn lands_nowhere(&mut self, number: usize, behind: usize) {
         let stream = self.links.get_mut(number).and_then(|link| link.stream.as_mut());

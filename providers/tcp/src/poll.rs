@@ -21,7 +21,7 @@ const ASK_EVERY: Duration = Duration::from_micros(50);
 pub(crate) const COOL_AFTER: u32 = 100_000;
 /// The number of bytes after which a poll reads no further connection.
 const MOST_BYTES: usize = 4 << 20;
-/// The smallest part of an event array that a connection may fill before the next connection.
+/// The number of event slots that a connection may always fill, if there are that many, before the next connection is read.
 const LEAST_SHARE: usize = 4;
 
 /// The connections of an interface, and the state of serving them.

@@ -307,7 +307,7 @@ fn a_file_takes_the_place_of_the_built_in_provider_of_its_name() {
     assert!(shadowed);
 }
 
-/// The next provider of a name is a file beside the program, if one exists; otherwise it is a built-in provider.
+/// The next provider of a name is the next file of that name in the search path, or the built-in provider if there is no such file.
 #[test]
 fn when_the_file_fails_the_next_provider_of_its_name_is_used() {
     let directory = Directory::new();

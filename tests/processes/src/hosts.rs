@@ -318,7 +318,7 @@ impl Host {
     /// Rejects connections to this host, as a firewall that sends a reset.
     ///
     /// # Errors
-    /// Returns an error without `nft`.
+    /// Returns an error if `nft` is missing or refuses the rule.
     pub fn refuse_incoming_calls(&self) -> Result<(), String> {
         self.filter("input", "tcp flags & (syn | ack) == syn reject with tcp reset")
     }
@@ -326,7 +326,7 @@ impl Host {
     /// Silently drops incoming packets of more than `bytes` bytes, as a link does whose MTU is smaller than its ends assume.
     ///
     /// # Errors
-    /// Returns an error without `nft`.
+    /// Returns an error if `nft` is missing or refuses the rule.
     pub fn drop_incoming_longer_than(&self, bytes: usize) -> Result<(), String> {
         self.filter("input", &format!("meta length > {bytes} drop"))
     }

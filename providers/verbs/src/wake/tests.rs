@@ -1,4 +1,5 @@
-//! Tests of wake-ups: only the interface concerned is woken.
+//! Tests of the wake-up of sleeping interfaces, and of the device's asynchronous events: their recipients, the state of the port, and
+//! the removal of the device.
 
 use super::*;
 use crate::devices::Published;
