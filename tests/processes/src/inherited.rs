@@ -92,6 +92,7 @@ fn is_closed_by_exec(number: i32) -> bool {
         != 0
 }
 
+/// Returns the kind of each mapping by its first address. The end of the heap changes with each allocation.
 fn mappings() -> BTreeMap<String, String> {
     let text = std::fs::read_to_string("/proc/self/maps").expect("/proc");
     let seen = |line: &str| {
@@ -99,7 +100,7 @@ fn mappings() -> BTreeMap<String, String> {
         let (at, rights) = (words.next()?, words.next()?);
         let name = words.skip(3).collect::<Vec<_>>().join("_");
         let name = if name.is_empty() { format!("anonymous_{rights}") } else { name };
-        Some((at.to_owned(), name))
+        Some((at.split('-').next()?.to_owned(), name))
     };
     text.lines().filter_map(seen).collect()
 }
