@@ -37,7 +37,8 @@ pub fn inherited(parent: Parent) {
             .filter(|line| line.starts_with("descriptor"))
             .for_each(|line| parent.say(line));
         let childs: Vec<&str> = told.lines().filter_map(|line| line.strip_prefix("at ")).collect();
-        for (at, kind) in self::mappings().iter().filter(|(at, _)| !mappings.contains_key(*at)) {
+        let is_new = |(at, found): &(&String, &_)| mappings.get(*at) != Some(*found);
+        for (at, (kind, _)) in self::mappings().iter().filter(is_new) {
             let is_childs = childs.contains(&at.as_str());
             parent.say(&format!("mapping {kind} {}", if is_childs { "both" } else { "parent" }));
         }
@@ -92,15 +93,16 @@ fn is_closed_by_exec(number: i32) -> bool {
         != 0
 }
 
-/// Returns the kind of each mapping by its first address. The end of the heap changes with each allocation.
-fn mappings() -> BTreeMap<String, String> {
+/// Returns the kind and the end of each mapping by its first address. The end of the heap changes with allocations.
+fn mappings() -> BTreeMap<String, (String, String)> {
     let text = std::fs::read_to_string("/proc/self/maps").expect("/proc");
     let seen = |line: &str| {
         let mut words = line.split_whitespace();
         let (at, rights) = (words.next()?, words.next()?);
         let name = words.skip(3).collect::<Vec<_>>().join("_");
         let name = if name.is_empty() { format!("anonymous_{rights}") } else { name };
-        Some((at.split('-').next()?.to_owned(), name))
+        let (first, end) = at.split_once('-')?;
+        Some((first.to_owned(), (name, end.to_owned())))
     };
     text.lines().filter_map(seen).collect()
 }
