@@ -237,6 +237,7 @@ fn with_keep_going_the_job_survives_a_rank_and_ends_as_the_last_one_does() {
         std::fs::write(&lost, "").unwrap();
         assert_eq!(job.wait().unwrap().code(), Some(code as i32));
     }
+    std::fs::remove_file(&lost).unwrap();
 }
 
 #[test]
