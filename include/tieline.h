@@ -88,6 +88,21 @@ extern "C" {
 /* Flag of a context: the caller carries the datagrams that establish connections (tieline_worker_set_out_of_band). */
 #define TIELINE_CONTEXT_OUT_OF_BAND 4
 
+/*
+ * Flag of a context: every key contains the address of its region, which reveals the layout of the address space to everybody who
+ * gets a key. tieline_region_key_with_address does this for one key.
+ */
+#define TIELINE_CONTEXT_KEYS_WITH_ADDRESSES 8
+
+/*
+ * Flag of a context: permits tieline_region_publish. Every process that can connect to a worker of the context may then request the
+ * keys of all numbers.
+ */
+#define TIELINE_CONTEXT_PUBLISH_KEYS 16
+
+/* Flag of a worker: the worker has a progress thread, and all threads may use it at the same time. */
+#define TIELINE_WORKER_DRIVEN 1
+
 /* Report: the modules that were found and are used, as `tieline info` prints them. */
 #define TIELINE_REPORT_TABLE 0
 
@@ -141,6 +156,27 @@ extern "C" {
  * the target.
  */
 #define TIELINE_HOW_NOTIFY 2
+
+/*
+ * Flag of an operation that is tracked or counted: the call writes the number of a pending operation to `request`, for
+ * tieline_worker_cancel_number alone.
+ */
+#define TIELINE_HOW_NUMBERED 4
+
+/* Kind of a prepared list: puts. */
+#define TIELINE_LIST_PUT 1
+
+/* Kind of a prepared list: gets. */
+#define TIELINE_LIST_GET 2
+
+/* Flag of a message: the operation completes when the receiver has acknowledged the message. */
+#define TIELINE_SEND_DELIVERED 1
+
+/* Flag of a message: it is a rendezvous message whatever its length, unless it is empty or the peer's version has none. */
+#define TIELINE_SEND_RENDEZVOUS 2
+
+/* The maximum number of header bytes of a message. */
+#define TIELINE_MAX_HEADER_BYTES 32
 
 /* Way of closing an endpoint: refuses later operations, and completes when all operations posted before are complete. */
 #define TIELINE_CLOSE_FLUSH 0
@@ -226,6 +262,9 @@ extern "C" {
 /* Atomic operation: unsigned maximum. */
 #define TIELINE_ATOMIC_MAX 7
 
+/* The acknowledgement of a message that was sent with TIELINE_SEND_DELIVERED. */
+struct tieline_acknowledgement;
+
 /* A rendezvous message, whose bytes are still at the sender. */
 struct tieline_announcement;
 
@@ -246,6 +285,9 @@ struct tieline_kept;
 
 /* A peer's region, accessed through an endpoint. */
 struct tieline_key;
+
+/* A prepared list of puts or gets. */
+struct tieline_list;
 
 /* A name query in progress. */
 struct tieline_name_call;
@@ -281,6 +323,8 @@ struct tieline_error {
     const char *fix;
     /* The name of the setting that caused the failure; null if no setting did. */
     const char *setting;
+    /* The index of the descriptor of a list that failed first; below 0: the failure is not that of one descriptor. */
+    int64_t index;
 };
 
 /* A setting: a variable and its value. The value overrides the environment and the files. */
@@ -303,6 +347,17 @@ struct tieline_context_params {
     /* The number of settings. */
     size_t settings_count;
     /* Flags of the context: TIELINE_CONTEXT_*. */
+    uint64_t flags;
+};
+
+/*
+ * The parameters of tieline_worker_open_with. If the pointer is null, or all fields but `size` are zero, the worker is an ordinary
+ * one, as tieline_worker_open opens it.
+ */
+struct tieline_worker_params {
+    /* The size of this record in bytes. */
+    size_t size;
+    /* Flags of the worker: TIELINE_WORKER_*. */
     uint64_t flags;
 };
 
@@ -372,6 +427,20 @@ struct tieline_message {
 /* A message handler. The handler runs in the thread that makes progress, and must not throw. */
 typedef void (*tieline_message_fn)(void *user, const struct tieline_message *message);
 
+/* Options of a message. If the pointer is null or all fields but `size` are zero, the message is sent as by tieline_send. */
+struct tieline_send_options {
+    /* The size of this record in bytes. */
+    size_t size;
+    /* The header bytes, which the receiver's handler reads by tieline_message_header_bytes. */
+    const void *header_bytes;
+    /* The number of header bytes, at most TIELINE_MAX_HEADER_BYTES. */
+    size_t header_len;
+    /* Flags of the message: TIELINE_SEND_*. */
+    uint32_t flags;
+    /* A reserved field, which must be zero. */
+    uint32_t reserved;
+};
+
 /* A function that the library calls with the word of a peer's put. */
 typedef void (*tieline_notification_fn)(void *user, uint32_t peer, uint32_t word);
 
@@ -412,6 +481,11 @@ struct tieline_limits {
      * operation is pending.
      */
     size_t max_queued_bytes;
+    /*
+     * The length up to which an eager message is the faster one, if the receiver copies its payload. A longer message is faster with
+     * TIELINE_SEND_RENDEZVOUS.
+     */
+    size_t eager_limit;
 };
 
 /* The properties of a key. */
@@ -433,6 +507,31 @@ struct tieline_key_info {
     size_t max_get;
     /* The maximum number of local pieces in one operation. */
     size_t max_pieces;
+    /* The address of the region's first byte in its owner's address space, if `has_address` is not 0; otherwise 0. */
+    uint64_t address;
+    /* Not 0: the key contains the region's address. */
+    uint32_t has_address;
+    /* A reserved field. */
+    uint32_t reserved;
+};
+
+/* One put or get of a list: local memory, and its counterpart in the peer's memory. */
+struct tieline_descriptor {
+    /* The region of the local memory. If this field is null, `memory` is the address of the local memory. */
+    const struct tieline_region *region;
+    /* The offset of the first byte in `region`. If `region` is null, this field must be zero. */
+    size_t local_offset;
+    /*
+     * The address of local memory that is in no region, with the rules of tieline_put_raw and tieline_get_raw. If `region` is not
+     * null, this field is not used.
+     */
+    void *memory;
+    /* The number of bytes. */
+    size_t len;
+    /* The key of the peer's region, which was imported on the endpoint of the list. */
+    const struct tieline_key *key;
+    /* The offset in the peer's region. */
+    uint64_t offset;
 };
 
 /* The values of a counter. */
@@ -445,10 +544,16 @@ struct tieline_counted {
     uint64_t failed;
     /* The number of operations that have not completed. */
     uint64_t pending;
-    /* The status of the first failure; 0 if there is none. */
+    /* The status of the first failure since the last mark, or of all if there is no mark; 0 if there is none. */
     int32_t first_failure;
-    /* The outcome of the first failed operation: TIELINE_OP_*. */
+    /* The outcome of that failed operation: TIELINE_OP_*. */
     uint32_t first_kind;
+    /* The number of operations that completed successfully since the last mark. */
+    uint64_t done_since_mark;
+    /* The number of operations that failed since the last mark. */
+    uint64_t failed_since_mark;
+    /* If that failed operation was a list, the index of the descriptor that failed first; otherwise below 0. */
+    int64_t first_index;
 };
 
 /* A completed operation. */
@@ -461,6 +566,30 @@ struct tieline_completed {
     int32_t status;
     /* The outcome of a failed operation: TIELINE_OP_*. */
     uint32_t kind;
+    /* If the failed operation was a list, the index of the descriptor that failed first; otherwise below 0. */
+    int64_t index;
+};
+
+/*
+ * The operations that a notification follows: those of `requests` and `numbers` together, or those of `counter`. If the pointer to
+ * the record or all three addresses are null, the notification follows everything that was posted to the endpoint before.
+ */
+struct tieline_followed {
+    /* The size of this record in bytes. */
+    size_t size;
+    /* Request numbers. A 0 stands for an operation that had ended when its call returned. */
+    const uint64_t *requests;
+    /* The number of entries of `requests`. */
+    size_t request_count;
+    /* Numbers that calls with TIELINE_HOW_NUMBERED wrote. A 0 stands for an operation that had ended when its call returned. */
+    const uint64_t *numbers;
+    /* The number of entries of `numbers`. */
+    size_t number_count;
+    /*
+     * A counter: the notification follows the operations that it counts and that have not ended, and is not sent if the counter has
+     * counted a failure since its last mark.
+     */
+    const struct tieline_counter *counter;
 };
 
 /* A worker's counters, which start at 0 when the worker is opened. */
@@ -584,6 +713,15 @@ int32_t tieline_context_report(const struct tieline_context *context,
  */
 int32_t tieline_worker_open(const struct tieline_context *context,
                             struct tieline_worker **worker);
+
+/*
+ * Opens a worker with parameters. With TIELINE_WORKER_DRIVEN, the worker has a progress thread, and all threads may use the worker
+ * and its objects at the same time: each call takes the worker's lock for its own duration. Handlers run outside the lock, one at a
+ * time, on the progress thread or on a thread that waits. docs/threads.md lists the rules.
+ */
+int32_t tieline_worker_open_with(const struct tieline_context *context,
+                                 const struct tieline_worker_params *params,
+                                 struct tieline_worker **worker);
 
 /*
  * Delivers everything that is pending and everything that peers are owed, at most `timeout_ns` (below 0: without limit), and
@@ -782,6 +920,67 @@ int32_t tieline_message_endpoint(const struct tieline_message *arrived,
                                  struct tieline_endpoint **endpoint);
 
 /*
+ * Sends a message like tieline_send, with header bytes or with a request for an acknowledgement. With TIELINE_SEND_DELIVERED, the
+ * operation completes when the receiver's handler has returned, or when the handler's acknowledgement was given. The operation of
+ * a rendezvous message ends when the receiver has the bytes that it requested. Returns TIELINE_UNSUPPORTED if the peer's version
+ * does not support the options.
+ */
+int32_t tieline_send_with(const struct tieline_endpoint *endpoint,
+                          uint16_t id,
+                          uint64_t header,
+                          const void *payload,
+                          size_t len,
+                          const struct tieline_send_options *with,
+                          const struct tieline_how *how,
+                          uint64_t *request);
+
+/*
+ * Sends a message of pieces like tieline_send_pieces, with the options of tieline_send_with. An eager message with options is sent
+ * as a copy. With TIELINE_SEND_RENDEZVOUS the receiver copies the payload once, from the sender's memory to its place. This is faster
+ * for messages longer than eager_limit (tieline_endpoint_limits) whose payload the receiver would copy.
+ */
+int32_t tieline_send_pieces_with(const struct tieline_endpoint *endpoint,
+                                 uint16_t id,
+                                 uint64_t header,
+                                 const struct tieline_piece *piece,
+                                 size_t count,
+                                 const struct tieline_send_options *with,
+                                 const struct tieline_how *how,
+                                 uint64_t *request);
+
+/*
+ * Copies the header bytes of a message. `bytes` has space for TIELINE_MAX_HEADER_BYTES; `len` receives their number, which is 0
+ * for a message without header bytes.
+ */
+int32_t tieline_message_header_bytes(const struct tieline_message *arrived,
+                                     void *bytes,
+                                     size_t *len);
+
+/*
+ * Returns the handle by which a message is acknowledged, for a message that was sent with TIELINE_SEND_DELIVERED. The handle can be
+ * requested once, in the message's handler; for other messages the call returns TIELINE_INVALID. If the handler does not call this
+ * function, the message is acknowledged when the handler has returned.
+ */
+int32_t tieline_message_acknowledgement(const struct tieline_message *arrived,
+                                        struct tieline_acknowledgement **acknowledgement);
+
+/* Acknowledges a message: the sender's operation completes. The handle ends. */
+int32_t tieline_acknowledgement_give(struct tieline_acknowledgement *acknowledgement);
+
+/* Releases the handle without an acknowledgement: the sender's operation ends with TIELINE_CANCELED. */
+int32_t tieline_acknowledgement_drop(struct tieline_acknowledgement *acknowledgement);
+
+/*
+ * Receives the first bytes of a rendezvous message into pieces of regions, in sequence: as many bytes as the pieces have together.
+ * TIELINE_OK or TIELINE_PENDING: the handle has ended. After any failure the handle remains valid.
+ */
+int32_t tieline_announcement_take_pieces(struct tieline_announcement *announcement,
+                                         const struct tieline_piece *piece,
+                                         size_t count,
+                                         const struct tieline_how *how,
+                                         uint64_t *request);
+
+/*
  * Registers the handler for puts with TIELINE_HOW_NOTIFY. When the handler runs, the bytes of that put and of the earlier
  * successful puts on the peer's same endpoint are visible.
  */
@@ -851,6 +1050,14 @@ int32_t tieline_region_key(const struct tieline_region *region,
                            size_t *len);
 
 /*
+ * Writes a key like tieline_region_key that also contains the address of the region's first byte, for tieline_key_info at the peer.
+ * The address reveals the layout of this process's address space to everybody who has the key.
+ */
+int32_t tieline_region_key_with_address(const struct tieline_region *region,
+                                        void *key,
+                                        size_t *len);
+
+/*
  * Closes a region. TIELINE_OK: neither peers nor the library access the memory any more. TIELINE_BUSY: an operation or a peer may
  * still access the memory; the handle stays valid, so make progress and close the region again. After any other failure of a valid
  * handle, the memory must stay valid for the rest of the process.
@@ -918,6 +1125,45 @@ int32_t tieline_get_pieces(const struct tieline_key *key,
                            uint64_t *request);
 
 /*
+ * Writes memory of the caller to the peer's region at `offset`. The memory needs no region. Nothing may write the memory until the
+ * operation has ended. If the operation ends with TIELINE_OP_UNKNOWN, the memory must stay valid until the endpoint and its keys are
+ * dropped. With TIELINE_HOW_LOCAL, the completion says only that the memory may be reused.
+ */
+int32_t tieline_put_raw(const struct tieline_key *key,
+                        uint64_t offset,
+                        const void *memory,
+                        size_t len,
+                        const struct tieline_how *how,
+                        uint64_t *request);
+
+/*
+ * Reads the peer's region at `offset` into memory of the caller. The memory needs no region. Nothing else may access the memory until
+ * the operation has ended. If the operation ends with TIELINE_OP_UNKNOWN, the memory must stay valid until the endpoint and its keys
+ * are dropped.
+ */
+int32_t tieline_get_raw(const struct tieline_key *key,
+                        uint64_t offset,
+                        void *memory,
+                        size_t len,
+                        const struct tieline_how *how,
+                        uint64_t *request);
+
+/*
+ * Applies an atomic as tieline_fetch does, and stores the old value at `result` when the operation has succeeded: `width` bytes of any
+ * alignment. `result` must stay valid until the operation has ended. The call serves operations that are counted, and operations whose
+ * request number the caller does not use.
+ */
+int32_t tieline_fetch_raw(const struct tieline_key *key,
+                          uint32_t op,
+                          uint32_t width,
+                          uint64_t offset,
+                          uint64_t operand,
+                          uint64_t compare,
+                          void *result,
+                          const struct tieline_how *how,
+                          uint64_t *request);
+
+/*
  * Writes blocks of a region, in order, to blocks of the peer's region. TIELINE_AGAIN: not all blocks were posted, and those that
  * were posted continue; post all of the blocks again.
  */
@@ -942,6 +1188,43 @@ int32_t tieline_endpoint_limits(const struct tieline_endpoint *endpoint,
 
 /* Reports the properties of a key. */
 int32_t tieline_key_info(const struct tieline_key *key, struct tieline_key_info *info);
+
+/*
+ * Posts `count` puts with one call and one completion. There is no order between the descriptors. If descriptors fail, the operation
+ * fails with the error of the one with the lowest index, which is `index` of tieline_error: all descriptors before it have succeeded,
+ * and those after it may have been executed or not.
+ */
+int32_t tieline_put_list(const struct tieline_endpoint *endpoint,
+                         const struct tieline_descriptor *list,
+                         size_t count,
+                         const struct tieline_how *how,
+                         uint64_t *request);
+
+/* Posts `count` gets with one call and one completion, with the rules of tieline_put_list. */
+int32_t tieline_get_list(const struct tieline_endpoint *endpoint,
+                         const struct tieline_descriptor *list,
+                         size_t count,
+                         const struct tieline_how *how,
+                         uint64_t *request);
+
+/*
+ * Checks a list and prepares it for tieline_list_post; `kind` is TIELINE_LIST_*. The prepared list keeps its regions open:
+ * tieline_region_close returns TIELINE_BUSY until the list is dropped. Memory by address must stay valid until the list is dropped and
+ * all of its operations have ended.
+ */
+int32_t tieline_list_prepare(const struct tieline_endpoint *endpoint,
+                             uint32_t kind,
+                             const struct tieline_descriptor *list,
+                             size_t count,
+                             struct tieline_list **prepared);
+
+/* Posts a prepared list. Each post is an operation of its own. A list may be posted again while an earlier post is pending. */
+int32_t tieline_list_post(const struct tieline_list *list,
+                          const struct tieline_how *how,
+                          uint64_t *request);
+
+/* Releases a prepared list. Its pending operations continue. */
+int32_t tieline_list_drop(struct tieline_list *list);
 
 /*
  * Applies an atomic to the word of `width` bytes (4 or 8) at `offset` in the peer's region. `offset` must be a multiple of
@@ -992,6 +1275,16 @@ int32_t tieline_worker_name(const struct tieline_worker *worker,
                             size_t *len);
 
 /*
+ * Writes the name of a peer's worker. The library sends nothing for this call: the name is a part of the peer's address. A worker that
+ * gets its name after it has given its address sends the name once to each connected peer, whose progress receives it. A peer without
+ * a known name has a name of length 0. `len` has the same meaning as for tieline_worker_address.
+ */
+int32_t tieline_worker_name_of_peer(const struct tieline_worker *worker,
+                                    uint32_t peer,
+                                    void *name,
+                                    size_t *len);
+
+/*
  * Opens an endpoint to the worker with this name. The call makes progress until the address is resolved, for at most
  * TIELINE_CONNECT_TIMEOUT. Returns TIELINE_BUSY in a handler.
  */
@@ -1035,6 +1328,25 @@ int32_t tieline_endpoint_key_by_handle(const struct tieline_endpoint *endpoint,
                                        uint64_t *request);
 
 /*
+ * Publishes a region's key under a number of the caller's choice, in a context with TIELINE_CONTEXT_PUBLISH_KEYS. Peers then get the
+ * key by tieline_endpoint_key_by_number, until tieline_region_unpublish or the end of the region. Every process that can connect to a
+ * worker of the context may request it. Returns TIELINE_BUSY if another region of the context has the number.
+ */
+int32_t tieline_region_publish(const struct tieline_region *region,
+                               uint64_t number);
+
+/* Ends the publication of a region under a number. Keys that peers have received stay valid until the region is closed. */
+int32_t tieline_region_unpublish(const struct tieline_region *region,
+                                 uint64_t number);
+
+/* Resolves a number under which the peer has published a region, like tieline_endpoint_key_by_handle. */
+int32_t tieline_endpoint_key_by_number(const struct tieline_endpoint *endpoint,
+                                       uint64_t number,
+                                       const struct tieline_how *how,
+                                       struct tieline_key **key,
+                                       uint64_t *request);
+
+/*
  * Waits for a pending operation, at most `timeout_ns` (below 0: without limit). If `value` is not null, it receives the
  * operation's value, which is 0 except for a fetching atomic. If the operation has ended, successfully or not, its request number
  * is released. After any other result, such as TIELINE_TIMED_OUT, or TIELINE_BUSY in a handler, the number stays valid and the
@@ -1068,6 +1380,13 @@ int32_t tieline_worker_cancel(const struct tieline_worker *worker,
                               uint64_t request);
 
 /*
+ * Cancels a tracked or counted operation by the number that its call wrote for TIELINE_HOW_NUMBERED. The results are those of
+ * tieline_worker_cancel. A number of an operation that has ended is no error.
+ */
+int32_t tieline_worker_cancel_number(const struct tieline_worker *worker,
+                                     uint64_t number);
+
+/*
  * Arranges that the completion of a pending operation is reported with `user` by tieline_worker_take_completed. The call releases
  * the request number.
  */
@@ -1082,6 +1401,12 @@ int32_t tieline_worker_counter(const struct tieline_worker *worker,
 /* Reads the values of a counter. */
 int32_t tieline_counter_read(const struct tieline_counter *counter,
                              struct tieline_counted *counted);
+
+/*
+ * Sets a mark: the fields `done_since_mark`, `failed_since_mark`, `first_failure` and `first_kind` of tieline_counted cover the
+ * operations that end from now on.
+ */
+int32_t tieline_counter_mark(const struct tieline_counter *counter);
 
 /* Releases a counter. The counted operations continue. */
 int32_t tieline_counter_drop(struct tieline_counter *counter);
@@ -1110,6 +1435,25 @@ int32_t tieline_worker_begin_flush(const struct tieline_worker *worker,
  * TIELINE_BUSY in a handler.
  */
 int32_t tieline_worker_flush(const struct tieline_worker *worker);
+
+/*
+ * Sends a message to the handler for `id` at the peer when other operations are complete at the target. If one of them fails or is
+ * canceled, the message is never sent, and the notification ends with that error. The call returns immediately and holds back no
+ * other operation. The notification ends when the transport has accepted the message, which is at most max_message
+ * (tieline_endpoint_limits) bytes long.
+ *
+ * A notification that follows everything is also not sent if an operation that was posted since the last tieline_flush or the last
+ * such notification has failed or was canceled, even if that was reported. An operation whose result was taken cannot be followed:
+ * the call returns TIELINE_INVALID. Post the notification before the next call that makes progress.
+ */
+int32_t tieline_notify(const struct tieline_endpoint *endpoint,
+                       const struct tieline_followed *after,
+                       uint16_t id,
+                       uint64_t header,
+                       const void *payload,
+                       size_t len,
+                       const struct tieline_how *how,
+                       uint64_t *request);
 
 /*
  * Makes progress. If there is nothing to do, sleeps until an event, for at most `timeout_ns` (below 0: without limit).
@@ -1182,6 +1526,15 @@ int32_t tieline_worker_close_region(const struct tieline_worker *worker,
  * connection. `len` has the same meaning as for tieline_context_report.
  */
 int32_t tieline_key_path(const struct tieline_key *key,
+                         char *text,
+                         size_t *len);
+
+/*
+ * Describes the plan of this key in one line, a string that ends with a zero: the ranges of lengths of puts and gets, and how each is
+ * carried out. An example is `puts: at once, from 524288 with the peer's help; gets: at once, from 524288 with the peer's help`.
+ * The Rust documentation of `RemoteKey::plan` defines the words. `len` has the same meaning as for tieline_context_report.
+ */
+int32_t tieline_key_plan(const struct tieline_key *key,
                          char *text,
                          size_t *len);
 

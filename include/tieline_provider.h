@@ -135,6 +135,8 @@ extern "C" {
 #define TIELINE_CAP_CANCEL UINT64_C(0x4000000)
 /* an access to memory whose owner has died, or has unmapped it, may end this process by a signal: an operator has enabled that */
 #define TIELINE_CAP_DIES_WITH_OWNER UINT64_C(0x8000000)
+/* since 1.1: rma_list, for the operations among PUT and GET that the module has */
+#define TIELINE_CAP_RMA_LIST UINT64_C(0x10000000)
 
 /* ---- Memory capabilities of a domain (domain_attr.caps) ---- */
 
@@ -142,6 +144,10 @@ extern "C" {
 #define TIELINE_MEMORY_CAP_ALLOC UINT64_C(0x1)
 /* register: any memory of the process */
 #define TIELINE_MEMORY_CAP_REGISTER UINT64_C(0x2)
+/* since 1.1: a process that lacks a key of this domain may do the same to the memory by the system's rules, or the key has no effect for it. The core may keep a registration between two messages of one peer */
+#define TIELINE_MEMORY_CAP_KEYS_ADD_NO_RIGHT UINT64_C(0x4)
+/* since 1.1: register, only for ranges of this domain's own alloc, and at least for reading; UNSUPPORTED for other memory and other rights */
+#define TIELINE_MEMORY_CAP_REGISTER_PARTS UINT64_C(0x8)
 
 /* ---- Kinds of memory (alloc_params.kind, register_params.kind) ---- */
 
@@ -234,9 +240,16 @@ extern "C" {
 /* a hint: another operation of this endpoint follows immediately, so the provider may delay the device's doorbell; the next data call without this hint rings it, whatever that call returns, or the next poll */
 #define TIELINE_OP_MORE UINT64_C(0x100000000)
 
+/* ---- Kinds of a list (rma_list.kind) ---- */
+
+/* since 1.1: each part is a put */
+#define TIELINE_RMA_PUT 1
+/* since 1.1: each part is a get */
+#define TIELINE_RMA_GET 2
+
 /* ---- The flags that a data call knows ---- */
 
-/* put, get and put_notify */
+/* put, get, put_notify and rma_list */
 #define TIELINE_FLAGS_OF_RMA UINT64_C(0x100000006)
 /* atomic */
 #define TIELINE_FLAGS_OF_ATOMIC UINT64_C(0x100000007)
@@ -320,6 +333,13 @@ struct tieline_note_desc {
     uint8_t name[32];
     /* The provider's version, zero-padded, semver: `1.2.0`. */
     uint8_t version[32];
+    /*
+     * Absolute paths, separated by `:` and zero-padded; empty for none. If none of them exists, the provider has no device. The
+     * core then does not load the file, unless a setting names the provider.
+     */
+    uint8_t needs[64];
+    /* The reason that reports state in that case, zero-padded: `there is no /dev/knem`. Never empty with paths. */
+    uint8_t reason[192];
 };
 
 /* One configuration variable of a provider: the rules for its value, and its description in reports. */
@@ -791,6 +811,27 @@ struct tieline_import_params {
 /* A remote key that was imported. */
 struct tieline_key;
 
+/* A word that the core compares instead of polling: 16 bytes, frozen. */
+struct tieline_watch_word {
+    /* The address of the word, aligned to 8 bytes. The word stays readable until the next call on the interface. */
+    const uint64_t *at;
+    /* The value of the word as long as there is no event. */
+    uint64_t seen;
+};
+
+/*
+ * The list of an interface's watch words. Only the provider writes it, and only during a call on the interface or on one of its
+ * endpoints.
+ */
+struct tieline_watch_list {
+    /* The size of this record as the provider compiled it. */
+    size_t size;
+    /* The number of words. 0: the core has to poll. A list with more words than there is room for counts as empty. */
+    uint64_t count;
+    /* The words. */
+    struct tieline_watch_word words[8];
+};
+
 /* The functions of an interface. One thread at a time may call them. */
 struct tieline_interface_ops {
     /* The size of this table as the provider compiled it. */
@@ -856,6 +897,13 @@ struct tieline_interface_ops {
      * Without the slot, peers are notified by `close`.
      */
     void (*leave)(struct tieline_interface *interface);
+    /*
+     * Since minor 1. Returns the interface's list of watch words, or null. The list stays at its address until `close`. While
+     * every word has the value that the list states, a poll would return no event. The core may compare the words between two
+     * calls instead of polling, but it polls in at least one of 64 calls of its own progress. It calls this slot once,
+     * after it has opened the interface. Every call on the interface or on one of its endpoints may change the list.
+     */
+    const struct tieline_watch_list *(*watch)(struct tieline_interface *interface);
 };
 
 /*
@@ -946,6 +994,34 @@ struct tieline_endpoint_limits {
     size_t max_put;
     /* The longest get, in bytes. */
     size_t max_get;
+};
+
+/* One put or get of a list. This record is frozen. */
+struct tieline_rma_part {
+    /* The local piece, read by a put and written by a get. */
+    struct tieline_iov local;
+    /* The key, from `import_key` on the same endpoint or on its interface. The parts of a list may have different keys. */
+    struct tieline_key *key;
+    /* The offset into the range that the key covers. */
+    uint64_t offset;
+};
+
+/* A list of puts or of gets. */
+struct tieline_rma_list {
+    /* The size of this record. */
+    size_t size;
+    /* The parts. The array is borrowed for the call, the bytes until the completion. */
+    const struct tieline_rma_part *parts;
+    /* The number of parts, at least 1. */
+    size_t count;
+    /* The cookie of the EVENT_COMPLETION of the parts that the call takes. */
+    uint64_t cookie;
+    /* The flags of each part, `TIELINE_OP_*`. */
+    uint64_t flags;
+    /* The kind of all parts, `TIELINE_RMA_*`. */
+    uint32_t kind;
+    /* Zero, reserved. */
+    uint32_t reserved;
 };
 
 /*
@@ -1042,6 +1118,13 @@ struct tieline_endpoint_ops {
      * formed is established.
      */
     int32_t (*limits)(struct tieline_endpoint *endpoint, struct tieline_endpoint_limits *out);
+    /*
+     * CAP_RMA_LIST, since 1.1: takes parts of a list, from the first one on, and writes their number to `taken`: at least 1 for a
+     * result that is not negative. 0: the taken parts are done. 1: one EVENT_COMPLETION with the list's cookie follows for all of
+     * them; if it failed, `id` is the index of the first part that failed. A negative status is that of the first part, with the
+     * meaning that it has for `put` and `get`: no other part was begun, and `taken` is 0. The core calls again for the rest.
+     */
+    int32_t (*rma_list)(struct tieline_endpoint *endpoint, const struct tieline_rma_list *list, size_t *taken);
 };
 
 /*
@@ -1142,14 +1225,23 @@ struct tieline_note {
  * The name is the one in the file's name (libtieline_verbs.so), with '-' for '_': a-z, 0-9 and '-', at most 31 bytes. The version
  * is a semantic version. The flags are TIELINE_NOTE_*; a provider in C has none. A provider that needs an addition of a later minor
  * states that minor with TIELINE_PROVIDER_NOTE_FOR("verbs", "1.2.0", 0, 3): older cores refuse it, and report that as the reason.
+ *
+ * A provider without a device on most machines names the absolute paths of which it needs one, separated by ':':
+ *
+ *     TIELINE_PROVIDER_NOTE_NEEDING("mine", "1.0.0", 0, 0, "/dev/mine0:/dev/mine1", "there is no /dev/mine0 or /dev/mine1");
+ *
+ * If there is none, the core does not load the file, and reports the reason. A core of 1.0 ignores the paths. If a setting names the
+ * provider, every core loads the file.
  */
 #define TIELINE_PROVIDER_NOTE(name_, version_, flags_) TIELINE_PROVIDER_NOTE_FOR(name_, version_, flags_, 0)
 #define TIELINE_PROVIDER_NOTE_FOR(name_, version_, flags_, min_core_minor_) \
+    TIELINE_PROVIDER_NOTE_NEEDING(name_, version_, flags_, min_core_minor_, "", "")
+#define TIELINE_PROVIDER_NOTE_NEEDING(name_, version_, flags_, min_core_minor_, paths_, reason_) \
     __attribute__((section(TIELINE_NOTE_SECTION), used, aligned(4))) \
     static const struct tieline_note tieline_provider_note = { \
         sizeof TIELINE_NOTE_OWNER, sizeof(struct tieline_note_desc), TIELINE_NOTE_TYPE, TIELINE_NOTE_OWNER, \
         { sizeof(struct tieline_note_desc), 1, TIELINE_ABI_MAJOR, TIELINE_ABI_MINOR, min_core_minor_, flags_, \
-          name_, version_ } \
+          name_, version_, paths_, reason_ } \
     }
 
 /* The symbol that a provider exports: fills `out`, whose `size` the core has set. Returns 0 or a negative status.
@@ -1226,7 +1318,7 @@ static inline uint64_t tieline_address_hash(const uint8_t *address, size_t len)
 #endif
 
 #if UINTPTR_MAX == UINT64_MAX
-TIELINE_CHECK(sizeof(struct tieline_note_desc) == 76);
+TIELINE_CHECK(sizeof(struct tieline_note_desc) == 332);
 TIELINE_CHECK(offsetof(struct tieline_note_desc, desc_len) == 0);
 TIELINE_CHECK(offsetof(struct tieline_note_desc, note_rev) == 2);
 TIELINE_CHECK(offsetof(struct tieline_note_desc, abi_major) == 4);
@@ -1235,6 +1327,8 @@ TIELINE_CHECK(offsetof(struct tieline_note_desc, min_core_minor) == 8);
 TIELINE_CHECK(offsetof(struct tieline_note_desc, flags) == 10);
 TIELINE_CHECK(offsetof(struct tieline_note_desc, name) == 12);
 TIELINE_CHECK(offsetof(struct tieline_note_desc, version) == 44);
+TIELINE_CHECK(offsetof(struct tieline_note_desc, needs) == 76);
+TIELINE_CHECK(offsetof(struct tieline_note_desc, reason) == 140);
 TIELINE_CHECK(sizeof(struct tieline_host) == 80);
 TIELINE_CHECK(offsetof(struct tieline_host, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_host, abi_major) == 8);
@@ -1402,7 +1496,7 @@ TIELINE_CHECK(offsetof(struct tieline_event, data) == 32);
 TIELINE_CHECK(offsetof(struct tieline_event, len) == 40);
 TIELINE_CHECK(offsetof(struct tieline_event, cookie) == 48);
 TIELINE_CHECK(offsetof(struct tieline_event, reserved) == 56);
-TIELINE_CHECK(sizeof(struct tieline_interface_ops) == 120);
+TIELINE_CHECK(sizeof(struct tieline_interface_ops) == 128);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, poll) == 8);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, close) == 16);
@@ -1418,6 +1512,14 @@ TIELINE_CHECK(offsetof(struct tieline_interface_ops, import_key) == 88);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, drop_key) == 96);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, flush) == 104);
 TIELINE_CHECK(offsetof(struct tieline_interface_ops, leave) == 112);
+TIELINE_CHECK(offsetof(struct tieline_interface_ops, watch) == 120);
+TIELINE_CHECK(sizeof(struct tieline_watch_word) == 16);
+TIELINE_CHECK(offsetof(struct tieline_watch_word, at) == 0);
+TIELINE_CHECK(offsetof(struct tieline_watch_word, seen) == 8);
+TIELINE_CHECK(sizeof(struct tieline_watch_list) == 144);
+TIELINE_CHECK(offsetof(struct tieline_watch_list, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_watch_list, count) == 8);
+TIELINE_CHECK(offsetof(struct tieline_watch_list, words) == 16);
 TIELINE_CHECK(sizeof(struct tieline_memory_use) == 40);
 TIELINE_CHECK(offsetof(struct tieline_memory_use, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_memory_use, base_bytes) == 8);
@@ -1447,6 +1549,18 @@ TIELINE_CHECK(offsetof(struct tieline_atomic, compare) == 32);
 TIELINE_CHECK(offsetof(struct tieline_atomic, result) == 40);
 TIELINE_CHECK(offsetof(struct tieline_atomic, cookie) == 48);
 TIELINE_CHECK(offsetof(struct tieline_atomic, flags) == 56);
+TIELINE_CHECK(sizeof(struct tieline_rma_part) == 40);
+TIELINE_CHECK(offsetof(struct tieline_rma_part, local) == 0);
+TIELINE_CHECK(offsetof(struct tieline_rma_part, key) == 24);
+TIELINE_CHECK(offsetof(struct tieline_rma_part, offset) == 32);
+TIELINE_CHECK(sizeof(struct tieline_rma_list) == 48);
+TIELINE_CHECK(offsetof(struct tieline_rma_list, size) == 0);
+TIELINE_CHECK(offsetof(struct tieline_rma_list, parts) == 8);
+TIELINE_CHECK(offsetof(struct tieline_rma_list, count) == 16);
+TIELINE_CHECK(offsetof(struct tieline_rma_list, cookie) == 24);
+TIELINE_CHECK(offsetof(struct tieline_rma_list, flags) == 32);
+TIELINE_CHECK(offsetof(struct tieline_rma_list, kind) == 40);
+TIELINE_CHECK(offsetof(struct tieline_rma_list, reserved) == 44);
 TIELINE_CHECK(sizeof(struct tieline_import_params) == 32);
 TIELINE_CHECK(offsetof(struct tieline_import_params, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_import_params, bytes) == 8);
@@ -1464,7 +1578,7 @@ TIELINE_CHECK(offsetof(struct tieline_endpoint_limits, max_packed) == 16);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_limits, max_zcopy) == 24);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_limits, max_put) == 32);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_limits, max_get) == 40);
-TIELINE_CHECK(sizeof(struct tieline_endpoint_ops) == 144);
+TIELINE_CHECK(sizeof(struct tieline_endpoint_ops) == 152);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, am_short) == 8);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, am_packed) == 16);
@@ -1483,6 +1597,7 @@ TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, put_notify) == 112);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, key_pointer) == 120);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, cancel) == 128);
 TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, limits) == 136);
+TIELINE_CHECK(offsetof(struct tieline_endpoint_ops, rma_list) == 144);
 TIELINE_CHECK(sizeof(struct tieline_connector_ops) == 64);
 TIELINE_CHECK(offsetof(struct tieline_connector_ops, size) == 0);
 TIELINE_CHECK(offsetof(struct tieline_connector_ops, poll) == 8);

@@ -40,6 +40,23 @@ __attribute__((noinline)) void measured_c_put(struct tieline_key *key)
     }
 }
 
+__attribute__((noinline)) void measured_c_raw_put(struct tieline_key *key)
+{
+    uint64_t i;
+    for (i = 0; i < BATCH; i++) {
+        check(tieline_put_raw(key, 8, &i, sizeof i, NULL, NULL));
+    }
+}
+
+__attribute__((noinline)) void measured_c_raw_get(struct tieline_key *key)
+{
+    uint64_t word;
+    int i;
+    for (i = 0; i < BATCH; i++) {
+        check(tieline_get_raw(key, 8, &word, sizeof word, NULL, NULL));
+    }
+}
+
 __attribute__((noinline)) void measured_c_fetch_add(struct tieline_key *key)
 {
     uint64_t before;
@@ -56,7 +73,7 @@ int main(int argc, char **argv)
     struct tieline_endpoint *me;
     struct tieline_region *memory;
     struct tieline_key *key;
-    struct tieline_key_info info = {sizeof info, 0, 0, 0, 0, 0, 0};
+    struct tieline_key_info info = {sizeof info, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     struct count count = {0};
     unsigned char bytes[16384];
     size_t len = sizeof bytes;
@@ -87,6 +104,8 @@ int main(int argc, char **argv)
         measured_c_post(me);
         measured_c_poll(worker, &count);
         measured_c_put(key);
+        measured_c_raw_put(key);
+        measured_c_raw_get(key);
         measured_c_fetch_add(key);
     }
     check(tieline_key_drop(key));

@@ -17,7 +17,7 @@
 /* Checks that the call has failed with this status, and that the error text contains `words`. */
 static void refuse(int32_t is, int32_t status, const char *words, int line)
 {
-    struct tieline_error error = {sizeof error, 0, 0, NULL, NULL, NULL, NULL};
+    struct tieline_error error = {sizeof error, 0, 0, NULL, NULL, NULL, NULL, 0};
     int32_t read = tieline_last_error(&error);
     if (read != TIELINE_OK || is != status || (is < 0 && error.status != status) ||
         !strstr(tieline_error_text(), words) || !*error.what || !*tieline_status_text(status)) {
@@ -71,14 +71,19 @@ static void nulls_and_noise(void)
 {
     struct fixture f;
     struct tieline_worker *worker = (struct tieline_worker *)&f;
-    uint64_t value = 7;
+    uint64_t value = 7, request = 7;
     size_t len = 5;
     set_up(&f);
     refused(tieline_context_open(NULL, NULL), TIELINE_INVALID, "null");
     refused(tieline_worker_open(NULL, &worker), TIELINE_INVALID, "null handle");
     expect(worker == NULL);
     refused(tieline_worker_progress(NULL), TIELINE_INVALID, "null handle");
-    refused(tieline_send(NULL, 1, 0, NULL, 0, NULL, NULL), TIELINE_INVALID, "null handle");
+    refused(tieline_send(NULL, 1, 0, NULL, 0, NULL, &request), TIELINE_INVALID, "null handle");
+    expect(request == 0);
+    request = 7;
+    refused(tieline_fetch(NULL, TIELINE_ATOMIC_ADD, 8, 0, 1, 0, &value, NULL, &request), TIELINE_INVALID, "null handle");
+    expect(request == 0 && value == 0);
+    value = 7;
     refused(tieline_send(f.me, 1, 0, NULL, 8, NULL, NULL), TIELINE_INVALID, "null");
     refused(tieline_send(f.me, 1, 0, "x", SIZE_MAX, NULL, NULL), TIELINE_INVALID, "too many bytes");
     refused(tieline_send(f.me, 0xf000, 0, "x", 1, NULL, NULL), TIELINE_INVALID, "0xf000");
@@ -151,7 +156,7 @@ static void records(void)
     } later;
     struct tieline_how how = {0, 0, 0, 0, NULL, 0, 0};
     struct tieline_completed ended;
-    struct tieline_counted counted = {sizeof counted, 1, 1, 1, 1, 1};
+    struct tieline_counted counted = {sizeof counted, 1, 1, 1, 1, 1, 1, 1, 1};
     struct tieline_counter *counter;
     size_t taken = 7;
     set_up(&f);
@@ -306,7 +311,8 @@ static void operation_with_invalid_report_is_not_posted(void)
     check(tieline_worker_open(f.context, &other));
     check(tieline_worker_counter(other, &counter));
     how.counter = counter;
-    refused(tieline_put_bytes(f.key, 0, "x", 1, &how, NULL), TIELINE_INVALID, "another worker");
+    refused(tieline_put_bytes(f.key, 0, "x", 1, &how, &request), TIELINE_INVALID, "another worker");
+    expect(request == 0);
     refused(tieline_fetch(f.key, TIELINE_ATOMIC_ADD, 8, 64, 1, 0, &value, &how, NULL), TIELINE_INVALID, "another worker");
     refused(tieline_worker_begin_flush(f.worker, counter), TIELINE_INVALID, "");
     check(tieline_worker_on_message(f.worker, 1, keeps_announced, &f));
@@ -501,7 +507,7 @@ static void a_region_in_use_is_not_closed(void)
     struct fixture f;
     struct tieline_region *lent;
     struct tieline_piece piece;
-    struct tieline_error error = {sizeof error, 0, 0, NULL, NULL, NULL, NULL};
+    struct tieline_error error = {sizeof error, 0, 0, NULL, NULL, NULL, NULL, 0};
     uint64_t request = 0;
     set_up(&f);
     check(tieline_context_lend(f.context, block, LEN, &lent));
@@ -593,9 +599,9 @@ static void timed_out_wait_does_not_end_operation(void)
         {"TIELINE_PROVIDERS", "tcp,tcp-connect"},
     };
     struct tieline_context_params params = {sizeof params, settings, 2, 0};
-    struct tieline_error error = {sizeof error, 0, 0, NULL, NULL, NULL, NULL};
+    struct tieline_error error = {sizeof error, 0, 0, NULL, NULL, NULL, NULL, 0};
     struct tieline_how how = {sizeof how, TIELINE_TELL_COUNTED, 0, 0, NULL, 0, 0};
-    struct tieline_counted counted = {sizeof counted, 0, 0, 0, 0, 0};
+    struct tieline_counted counted = {sizeof counted, 0, 0, 0, 0, 0, 0, 0, 0};
     struct tieline_context *context;
     struct tieline_worker *worker, *silent;
     struct tieline_endpoint *endpoint;
@@ -728,6 +734,12 @@ static void takes_mine(void *to, size_t rank, const void *bytes, size_t len)
     *(int *)to = rank == 0 && len == 5 && memcmp(bytes, "mine", 5) == 0;
 }
 
+static int32_t comes_too_late(void *user)
+{
+    (void)user;
+    return TIELINE_TIMED_OUT;
+}
+
 static void closes_its_job(void *user, const struct tieline_message *message)
 {
     (void)message;
@@ -740,6 +752,7 @@ static void a_job_may_be_closed_inside_of_a_call(void)
 {
     struct fixture f;
     struct tieline_exchange own;
+    struct tieline_error error = {sizeof error, 0, 0, NULL, NULL, NULL, NULL, 0};
     int is_taken = 0;
     set_up(&f);
     memset(&own, 0, sizeof own);
@@ -762,6 +775,14 @@ static void a_job_may_be_closed_inside_of_a_call(void)
     late_take(NULL, 0, "late", 4);
     late_take(&f, 0, "late", 4);
     refused(tieline_job_barrier(job, NULL), TIELINE_INVALID, "closed");
+    own.barrier = comes_too_late;
+    check(tieline_job_open(&own, &job));
+    refused(tieline_job_barrier(job, NULL), TIELINE_TIMED_OUT, "");
+    /* There are no more exchanges, so the call must not be repeated. */
+    check(tieline_last_error(&error));
+    expect(error.kind == TIELINE_DO_CONFIGURE);
+    check(tieline_job_close(job));
+    own.barrier = meets_when_it_is_closed;
     expect(sem_init(&is_closed, 0, 0) == 0);
     check(tieline_job_open(&own, &job));
     check(tieline_worker_on_message(f.worker, 1, closes_its_job, &f));

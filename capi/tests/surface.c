@@ -3,11 +3,13 @@
  * ./surface
  */
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <string.h>
 
 #include "../examples/check.h"
 
-enum { LEN = 1 << 20, SHORT = 1, LONG = 2, UNWANTED = 3, KEPT = 4, BACK = 5, ORDERED = 6 };
+enum { LEN = 1 << 20, SHORT = 1, LONG = 2, UNWANTED = 3, KEPT = 4, BACK = 5, ORDERED = 6, HEADED = 7, NOTICE = 8 };
 
 static struct tieline_context *context;
 static struct tieline_worker *worker;
@@ -19,6 +21,7 @@ static struct {
     int handled, told, left;
     uint32_t peer, word;
     struct tieline_announcement *announcement;
+    struct tieline_acknowledgement *acknowledgement;
     struct tieline_kept *kept[3];
     const void *bytes[3];
     size_t kept_count;
@@ -56,6 +59,28 @@ static void on_announced(void *user, const struct tieline_message *message)
     (void)user;
     expect(message->is_announced && message->len == LEN && message->payload == NULL);
     check(tieline_message_announcement(message, &seen.announcement));
+}
+
+static int32_t has_acknowledgement(void *user)
+{
+    (void)user;
+    return seen.acknowledgement != NULL;
+}
+
+static void on_headed(void *user, const struct tieline_message *message)
+{
+    unsigned char bytes[TIELINE_MAX_HEADER_BYTES];
+    size_t len;
+    (void)user;
+    check(tieline_message_header_bytes(message, bytes, &len));
+    expect(len == 6 && memcmp(bytes, "header", len) == 0);
+    if (message->is_announced) {
+        expect(tieline_message_acknowledgement(message, &seen.acknowledgement) == TIELINE_INVALID);
+        check(tieline_message_announcement(message, &seen.announcement));
+    } else if (message->header != 0) {
+        check(tieline_message_acknowledgement(message, &seen.acknowledgement));
+        expect(message->len == 4 && memcmp(message->payload, "body", 4) == 0);
+    }
 }
 
 static void on_kept(void *user, const struct tieline_message *message)
@@ -115,7 +140,7 @@ static void set_up(void)
     struct tieline_context_params params = {sizeof params, settings, 1, 0};
     unsigned char bytes[16384];
     size_t len = sizeof bytes;
-    struct tieline_error error = {sizeof error, 0, 0, NULL, NULL, NULL, NULL};
+    struct tieline_error error = {sizeof error, 0, 0, NULL, NULL, NULL, NULL, 0};
     settings[0].value = "many";
     expect(tieline_context_open(&params, &context) == TIELINE_INVALID && context == NULL);
     check(tieline_last_error(&error));
@@ -123,7 +148,7 @@ static void set_up(void)
     settings[0].value = "1MiB";
     params.flags = UINT64_C(1) << 40;
     expect(tieline_context_open(&params, &context) == TIELINE_UNSUPPORTED_PARAM);
-    params.flags = 0;
+    params.flags = TIELINE_CONTEXT_PUBLISH_KEYS;
     check(tieline_context_open(&params, &context));
     check(tieline_worker_open(context, &worker));
     check(tieline_worker_address(worker, bytes, &len));
@@ -195,7 +220,7 @@ static void long_messages(void)
     check(tieline_worker_wait_until(worker, has_announcement, NULL, PATIENCE));
     check(tieline_announcement_refuse(seen.announcement));
     {
-        struct tieline_error error = {sizeof error, 0, 0, NULL, NULL, NULL, NULL};
+        struct tieline_error error = {sizeof error, 0, 0, NULL, NULL, NULL, NULL, 0};
         expect(tieline_worker_finish(worker, request, PATIENCE, NULL) < 0);
         check(tieline_last_error(&error));
         expect(error.kind == TIELINE_OP_REFUSED);
@@ -207,6 +232,164 @@ static void long_messages(void)
     check(tieline_worker_cancel(worker, request));
     expect(tieline_worker_finish(worker, request, PATIENCE, NULL) == TIELINE_CANCELED);
     check(tieline_announcement_refuse(seen.announcement));
+}
+
+static void tracked_operations_have_a_number(void)
+{
+    struct tieline_how how = {sizeof how, TIELINE_TELL_TRACKED, TIELINE_HOW_NUMBERED, 17, NULL, 0, 0};
+    struct tieline_completed completed;
+    struct tieline_counted counted = {sizeof counted, 0, 0, 0, 0, 0, 0, 0, 0};
+    struct tieline_counter *counter;
+    struct tieline_piece piece;
+    uint64_t number = 0;
+    size_t taken = 0;
+    piece.region = local;
+    piece.offset = 0;
+    piece.len = LEN;
+    seen.announcement = NULL;
+    expect(check(tieline_send_pieces(me, LONG, 0, &piece, 1, &how, &number)) == TIELINE_PENDING && number != 0);
+    check(tieline_worker_wait_until(worker, has_announcement, NULL, PATIENCE));
+    check(tieline_worker_cancel_number(worker, number));
+    while (taken == 0) {
+        (void)tieline_worker_progress(worker);
+        check(tieline_worker_take_completed(worker, &completed, sizeof completed, 1, &taken));
+    }
+    expect(completed.user == 17 && completed.status == TIELINE_CANCELED);
+    check(tieline_worker_cancel_number(worker, number));
+    check(tieline_announcement_refuse(seen.announcement));
+    /* A counter that is read against a mark. */
+    check(tieline_worker_counter(worker, &counter));
+    how.tell = TIELINE_TELL_COUNTED;
+    how.counter = counter;
+    seen.announcement = NULL;
+    expect(check(tieline_send_pieces(me, LONG, 0, &piece, 1, &how, &number)) == TIELINE_PENDING && number != 0);
+    check(tieline_worker_wait_until(worker, has_announcement, NULL, PATIENCE));
+    check(tieline_announcement_refuse(seen.announcement));
+    while (counted.failed == 0) {
+        (void)tieline_worker_progress(worker);
+        check(tieline_counter_read(counter, &counted));
+    }
+    expect(counted.failed_since_mark == 1 && counted.first_failure == TIELINE_UNSUPPORTED);
+    check(tieline_counter_mark(counter));
+    check(tieline_counter_read(counter, &counted));
+    expect(counted.failed == 1 && counted.failed_since_mark == 0 && counted.first_failure == 0);
+    check(tieline_counter_drop(counter));
+}
+
+static void header_bytes_and_acknowledgements(void)
+{
+    struct tieline_send_options with = {sizeof with, "header", 6, TIELINE_SEND_DELIVERED, 0};
+    struct tieline_piece pieces[2];
+    uint64_t request;
+    check(tieline_worker_on_message(worker, HEADED, on_headed, NULL));
+    /* By default, the end of the handler acknowledges the message. */
+    expect(check(tieline_send_with(me, HEADED, 0, "", 0, &with, NULL, &request)) == TIELINE_PENDING);
+    check(tieline_worker_finish(worker, request, PATIENCE, NULL));
+    /* The handler keeps the acknowledgement, which is given or dropped later. */
+    expect(check(tieline_send_with(me, HEADED, 1, "body", 4, &with, NULL, &request)) == TIELINE_PENDING);
+    check(tieline_worker_wait_until(worker, has_acknowledgement, NULL, PATIENCE));
+    check(tieline_acknowledgement_give(seen.acknowledgement));
+    expect(tieline_acknowledgement_give(seen.acknowledgement) == TIELINE_INVALID);
+    check(tieline_worker_finish(worker, request, PATIENCE, NULL));
+    seen.acknowledgement = NULL;
+    expect(check(tieline_send_with(me, HEADED, 1, "body", 4, &with, NULL, &request)) == TIELINE_PENDING);
+    check(tieline_worker_wait_until(worker, has_acknowledgement, NULL, PATIENCE));
+    check(tieline_acknowledgement_drop(seen.acknowledgement));
+    expect(tieline_worker_finish(worker, request, PATIENCE, NULL) == TIELINE_CANCELED);
+    /* A rendezvous message, received into two pieces. */
+    seen.announcement = NULL;
+    with.flags = 0;
+    pieces[0].region = local;
+    pieces[0].offset = 0;
+    pieces[0].len = LEN;
+    memset(at(local, 0), 3, LEN);
+    memset(at(memory, 0), 0, LEN);
+    expect(check(tieline_send_pieces_with(me, HEADED, 0, pieces, 1, &with, NULL, &request)) == TIELINE_PENDING);
+    check(tieline_worker_wait_until(worker, has_announcement, NULL, PATIENCE));
+    pieces[0].region = pieces[1].region = memory;
+    pieces[0].offset = 10;
+    pieces[0].len = 5;
+    pieces[1].offset = 100;
+    pieces[1].len = 1000;
+    {
+        uint64_t taking;
+        ended(tieline_announcement_take_pieces(seen.announcement, pieces, 2, NULL, &taking), &taking);
+    }
+    check(tieline_worker_finish(worker, request, PATIENCE, NULL));
+    expect(*at(memory, 9) == 0 && *at(memory, 14) == 3 && *at(memory, 15) == 0);
+    expect(*at(memory, 100) == 3 && *at(memory, 1099) == 3 && *at(memory, 1100) == 0);
+    with.header_len = TIELINE_MAX_HEADER_BYTES + 1;
+    with.header_bytes = at(memory, 0);
+    expect(tieline_send_with(me, HEADED, 0, "", 0, &with, NULL, NULL) == TIELINE_INVALID);
+    with.flags = 2 * TIELINE_SEND_RENDEZVOUS;
+    expect(tieline_send_with(me, HEADED, 0, "", 0, &with, NULL, NULL) == TIELINE_UNSUPPORTED_PARAM);
+}
+
+static void on_notice(void *user, const struct tieline_message *message)
+{
+    (void)user;
+    expect(message->len == 4 && memcmp(message->payload, "told", 4) == 0);
+    expect(*at(memory, 0) == message->header);
+    seen.word = (uint32_t)message->header;
+}
+
+static int32_t is_told(void *user)
+{
+    return seen.word == *(uint32_t *)user;
+}
+
+static void notifications(void)
+{
+    struct tieline_how how = {sizeof how, TIELINE_TELL_COUNTED, TIELINE_HOW_NUMBERED, 0, NULL, 0, 0};
+    struct tieline_followed after = {sizeof after, NULL, 0, NULL, 0, NULL};
+    struct tieline_counter *counter;
+    uint64_t numbers[2] = {0, 0}, request;
+    uint32_t round;
+    check(tieline_worker_on_message(worker, NOTICE, on_notice, NULL));
+    check(tieline_worker_counter(worker, &counter));
+    for (round = 1; round <= 4; round++) {
+        *at(local, 0) = (unsigned char)round;
+        how.counter = round == 3 ? counter : NULL;
+        how.tell = round == 3 ? TIELINE_TELL_COUNTED : round == 2 ? TIELINE_TELL_TRACKED : TIELINE_TELL_REQUEST;
+        check(tieline_put(key, 0, local, 0, LEN, &how, &numbers[0]));
+        memset(&after, 0, sizeof after);
+        after.size = sizeof after;
+        if (round == 1) {
+            after.requests = numbers;
+            after.request_count = 2;
+        } else if (round == 2) {
+            after.numbers = numbers;
+            after.number_count = 2;
+        } else if (round == 3) {
+            after.counter = counter;
+        }
+        ended(tieline_notify(me, round == 4 ? NULL : &after, NOTICE, round, "told", 4, NULL, &request), &request);
+        check(tieline_worker_wait_until(worker, is_told, &round, PATIENCE));
+        if (round == 1 && numbers[0] != 0) {
+            check(tieline_worker_finish(worker, numbers[0], PATIENCE, NULL));
+        }
+    }
+    after.requests = numbers;
+    after.request_count = 1;
+    numbers[0] = 12345;
+    expect(tieline_notify(me, &after, NOTICE, 0, "", 0, NULL, NULL) == TIELINE_INVALID);
+    /* The new number goes where the followed one was. */
+    expect(tieline_notify(me, &after, NOTICE, 0, "", 0, NULL, &numbers[0]) == TIELINE_INVALID);
+    expect(numbers[0] == 0);
+    numbers[0] = 12345;
+    after.counter = counter;
+    expect(tieline_notify(me, &after, NOTICE, 0, "", 0, NULL, NULL) == TIELINE_INVALID);
+    after.counter = NULL;
+    after.requests = NULL;
+    expect(tieline_notify(me, &after, NOTICE, 0, "", 0, NULL, NULL) == TIELINE_INVALID);
+    expect(tieline_notify(me, NULL, NOTICE, 0, at(local, 0), LEN, NULL, NULL) == TIELINE_TOO_LARGE);
+    {
+        struct tieline_completed completed;
+        size_t taken;
+        check(tieline_worker_take_completed(worker, &completed, sizeof completed, 1, &taken));
+        expect(taken == 1 && completed.status == TIELINE_OK);
+    }
+    check(tieline_counter_drop(counter));
 }
 
 static void kept_messages_and_their_senders(void)
@@ -292,8 +475,8 @@ static void words_handles_and_limits(void)
 {
     struct tieline_pointer *pointer;
     struct tieline_key *again = NULL;
-    struct tieline_limits limits = {sizeof limits, 0, 0, 0, 0, 0};
-    struct tieline_key_info info = {sizeof info, 0, 0, 0, 0, 0, 0};
+    struct tieline_limits limits = {sizeof limits, 0, 0, 0, 0, 0, 0};
+    struct tieline_key_info info = {sizeof info, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     void *mapped;
     size_t len;
     uint64_t handle, request, word = 0, before;
@@ -324,6 +507,27 @@ static void words_handles_and_limits(void)
     check(tieline_worker_flush(worker));
     expect(*(uint64_t *)(void *)at(memory, 64) == 1);
     check(tieline_key_drop(again));
+    /* By a number, with the address in the key. */
+    expect(!info.has_address && info.address == 0);
+    check(tieline_region_publish(memory, 77));
+    expect(tieline_region_publish(local, 77) == TIELINE_BUSY);
+    while ((found = check(tieline_endpoint_key_by_number(me, 77, NULL, &again, &request))) == TIELINE_PENDING) {
+        if (request != 0) {
+            check(tieline_worker_finish(worker, request, PATIENCE, NULL));
+        }
+    }
+    check(tieline_key_drop(again));
+    check(tieline_region_unpublish(memory, 77));
+    expect(tieline_region_unpublish(memory, 77) == TIELINE_INVALID);
+    {
+        unsigned char bytes[4096];
+        len = sizeof bytes;
+        check(tieline_region_key_with_address(memory, bytes, &len));
+        check(tieline_endpoint_import_key(me, bytes, len, &again));
+        check(tieline_key_info(again, &info));
+        expect(info.has_address && info.address == (uint64_t)(uintptr_t)at(memory, 0));
+        check(tieline_key_drop(again));
+    }
 }
 
 /* By name, without waiting and waiting: each endpoint leads to the worker; a malformed or unknown name is an error. */
@@ -359,7 +563,7 @@ static void by_name(void)
 static void reported_completions(void)
 {
     struct tieline_counter *counter;
-    struct tieline_counted counted = {sizeof counted, 0, 0, 0, 0, 0};
+    struct tieline_counted counted = {sizeof counted, 0, 0, 0, 0, 0, 0, 0, 0};
     struct tieline_completed list[40];
     struct tieline_how how = {sizeof how, TIELINE_TELL_TRACKED, 0, 0, NULL, 0, 0};
     size_t taken, all = 0, pending;
@@ -473,6 +677,137 @@ static void several_workers(void)
     expect(tieline_workers_wait((const struct tieline_worker *const *)both, 2, 0) == TIELINE_INVALID);
 }
 
+static struct tieline_worker *driven;
+
+static void finished(struct tieline_worker *by, int32_t posted, uint64_t request)
+{
+    if (check(posted) == TIELINE_PENDING) {
+        check(tieline_worker_finish(by, request, PATIENCE, NULL));
+    }
+}
+
+/* Lists, and memory by address, between `local` and the first 64 bytes from `start` on in `memory`. */
+static void lists_and_addresses(struct tieline_worker *by, struct tieline_endpoint *to, const struct tieline_key *by_key, size_t start)
+{
+    unsigned char bytes[16], found[16];
+    struct tieline_descriptor two[2] = {
+        {local, start, NULL, 16, by_key, start},
+        {NULL, 0, bytes, sizeof bytes, by_key, start + 16},
+    };
+    struct tieline_list *prepared;
+    uint64_t request = 0, old = 1;
+    struct tieline_error why;
+    unsigned char round;
+    memset(&why, 0, sizeof why);
+    why.size = sizeof why;
+    memset(at(memory, start), 0, 64);
+    check(tieline_list_prepare(to, TIELINE_LIST_PUT, two, 2, &prepared));
+    for (round = 1; round <= 3; round++) {
+        memset(at(local, start), round, 16);
+        memset(bytes, round + 10, sizeof bytes);
+        finished(by, tieline_list_post(prepared, NULL, &request), request);
+        expect(*at(memory, start + 15) == round && *at(memory, start + 31) == round + 10);
+    }
+    finished(by, tieline_put_list(to, two, 2, NULL, &request), request);
+    memset(bytes, 0, sizeof bytes);
+    finished(by, tieline_get_list(to, two, 2, NULL, &request), request);
+    expect(bytes[0] == 13 && bytes[15] == 13);
+    check(tieline_list_drop(prepared));
+    two[1].offset = LEN;
+    expect(tieline_put_list(to, two, 2, NULL, &request) == TIELINE_OUT_OF_RANGE);
+    expect(tieline_last_error(&why) == TIELINE_OK && why.index == 1);
+    finished(by, tieline_put_raw(by_key, start + 32, "by address 16 b.", 16, NULL, &request), request);
+    finished(by, tieline_get_raw(by_key, start + 32, found, 16, NULL, &request), request);
+    expect(memcmp(found, "by address 16 b.", 16) == 0);
+    finished(by, tieline_fetch_raw(by_key, TIELINE_ATOMIC_ADD, 8, start + 48, 5, 0, &old, NULL, &request), request);
+    expect(old == 0);
+    finished(by, tieline_fetch_raw(by_key, TIELINE_ATOMIC_COMPARE_SWAP, 8, start + 48, 7, 5, &old, NULL, &request), request);
+    expect(old == 5 && *at(memory, start + 48) == 7);
+}
+
+static void on_driven(void *user, const struct tieline_message *message)
+{
+    struct tieline_endpoint *back = NULL;
+    check(tieline_message_endpoint(message, &back));
+    expect(back != NULL);
+    expect(tieline_worker_wait(driven, 0) == TIELINE_BUSY);
+    (void)__atomic_fetch_add((int *)user, 1, __ATOMIC_RELEASE);
+}
+
+static int32_t all_came(void *user)
+{
+    return __atomic_load_n((int *)user, __ATOMIC_ACQUIRE) == 200;
+}
+
+static void *sends(void *there)
+{
+    int i;
+    for (i = 0; i < 100; i++) {
+        uint64_t request;
+        int32_t sent = tieline_send((struct tieline_endpoint *)there, SHORT, 0, "x", 1, NULL, &request);
+        if (check(sent) == TIELINE_PENDING) {
+            check(tieline_worker_finish(driven, request, PATIENCE, NULL));
+        }
+    }
+    return NULL;
+}
+
+static int32_t never(void *user)
+{
+    __atomic_store_n((int *)user, 1, __ATOMIC_RELEASE);
+    return 0;
+}
+
+static void *waits(void *inside)
+{
+    expect(tieline_worker_wait_until(driven, never, inside, PATIENCE) == TIELINE_CLOSED);
+    return NULL;
+}
+
+/* Threads that use one driven worker at the same time, without a lock of their own. One of them closes it while another one waits. */
+static void by_all_threads(void)
+{
+    unsigned char address[16384];
+    size_t len = sizeof address;
+    struct tieline_worker_params params = {sizeof params, TIELINE_WORKER_DRIVEN};
+    struct tieline_endpoint *there;
+    struct tieline_key *its_key;
+    unsigned char bytes[1024];
+    size_t key_len = sizeof bytes;
+    pthread_t threads[2];
+    uint64_t request;
+    int came = 0, i;
+    check(tieline_worker_open_with(context, &params, &driven));
+    check(tieline_worker_on_message(driven, SHORT, on_driven, &came));
+    check(tieline_worker_address(driven, address, &len));
+    check(tieline_worker_connect(driven, address, len, &there));
+    for (i = 0; i < 2; i++) {
+        expect(pthread_create(&threads[i], NULL, sends, there) == 0);
+    }
+    for (i = 0; i < 2; i++) {
+        expect(pthread_join(threads[i], NULL) == 0);
+    }
+    check(tieline_worker_wait_until(driven, all_came, &came, PATIENCE));
+    if (check(tieline_endpoint_flush(there, NULL, &request)) == TIELINE_PENDING) {
+        check(tieline_worker_finish(driven, request, PATIENCE, NULL));
+    }
+    expect(tieline_worker_arm(driven) == TIELINE_UNSUPPORTED);
+    check(tieline_region_key(memory, bytes, &key_len));
+    check(tieline_endpoint_import_key(there, bytes, key_len, &its_key));
+    lists_and_addresses(driven, there, its_key, 128);
+    check(tieline_key_drop(its_key));
+    check(tieline_endpoint_drop(there));
+    came = 0;
+    expect(pthread_create(&threads[0], NULL, waits, &came) == 0);
+    while (!__atomic_load_n(&came, __ATOMIC_ACQUIRE)) {
+        (void)sched_yield();
+    }
+    check(tieline_worker_close(driven, PATIENCE));
+    expect(pthread_join(threads[0], NULL) == 0);
+    params.flags = 8;
+    expect(tieline_worker_open_with(context, &params, &driven) == TIELINE_UNSUPPORTED_PARAM);
+}
+
 /* A worker's state and counters, and the path of a key. */
 static void looks(void)
 {
@@ -483,6 +818,13 @@ static void looks(void)
     counters.size = sizeof counters;
     check(tieline_key_path(key, path, &len));
     expect(strlen(path) == len && strchr(path, '/') != NULL);
+    len = 0;
+    expect(tieline_key_plan(key, NULL, &len) == TIELINE_TOO_LARGE && len > 20);
+    text = (char *)malloc(++len);
+    expect(text != NULL);
+    check(tieline_key_plan(key, text, &len));
+    expect(strlen(text) == len && strncmp(text, "puts: ", 6) == 0);
+    free(text);
     check(tieline_worker_counters(worker, &counters));
     expect(counters.malformed == 0 && counters.failed_connections == 0);
     len = 0;
@@ -512,6 +854,9 @@ int main(void)
     set_up();
     more_messages_than_there_is_room_for();
     long_messages();
+    header_bytes_and_acknowledgements();
+    tracked_operations_have_a_number();
+    notifications();
     kept_messages_and_their_senders();
     puts_and_gets_in_pieces();
     words_handles_and_limits();
@@ -521,6 +866,8 @@ int main(void)
     reports();
     looks();
     several_workers();
+    lists_and_addresses(worker, me, key, 0);
+    by_all_threads();
     closing_an_endpoint();
     check(tieline_key_drop(key));
     check(tieline_endpoint_drop(me));

@@ -4,18 +4,23 @@
 //! for a module that the worker has open: its name, priority, and the bytes that its provider understands. After the candidates,
 //! the address lists the schemes by which connections can be formed, for modules that need another module's help. A context with a
 //! progress thread adds the same for its service worker, which executes peers' emulated operations while the application computes.
-//! Since format 1.1, the worker's promises are at the end.
+//! Since format 1.1, the worker's promises follow, and since format 1.2 its short name, if it has one.
 
 use crate::{Error, Status};
 use std::sync::OnceLock;
 use tieline_explain::is_plain;
 use tieline_plugin_api::process::PerProcess;
+use tieline_plugin_api::{boot_id, kernel_text};
 use tieline_wireup::wire::{Format, Reader, Writer, seal};
 
 /// The format of a worker's address.
-pub const FORMAT: Format = Format { magic: *b"TLA", name: "worker address", major: 1, minor: 1 };
+pub const FORMAT: Format = Format { magic: *b"TLA", name: "worker address", major: 1, minor: 2 };
 /// The minor version that added the worker's promises.
 const PROMISES: u8 = 1;
+/// The minor version that added the worker's short name.
+const NAMES: u8 = 2;
+/// The maximum length of a short name in an address.
+const MAX_NAME: usize = 48;
 /// A promise: the worker makes progress continuously.
 const POLLS_OFTEN: u8 = 1;
 /// The version of the library's own messages (`emulate::id`) that this worker speaks, major and minor. The address carries the
@@ -29,6 +34,14 @@ pub const ANNOUNCEMENTS: u8 = 2;
 pub const HANDLES: u8 = 3;
 /// The minor version that added the report of an exit with unsent operations.
 pub const EXITS: u8 = 4;
+/// The minor version that added messages with header bytes and acknowledged messages.
+pub const HEADS: u8 = 4;
+/// The minor version that added keys by numbers.
+pub const NUMBERS: u8 = 4;
+/// The minor version that added a worker's name for peers that were connected before it had one.
+pub const NAMED: u8 = 4;
+/// The first minor version whose workers read the key of an announcement without version and checksum.
+pub const BARE_KEYS: u8 = 4;
 /// The priority of a candidate that only forms connections: its owner does not allow data on it.
 pub const CONNECTS_ONLY: i32 = i32::MIN;
 const MAX_CANDIDATES: usize = 64;
@@ -121,6 +134,9 @@ pub struct WorkerAddress {
     pub service: Option<WorkerEntry>,
     /// Whether the worker promises to make progress continuously. An address without this field promises nothing.
     pub polls_often: bool,
+    /// The bytes of the worker's short name (`tieline_lookup::WorkerName`); empty for a worker without a name, and for an address
+    /// without this field.
+    pub name: Box<[u8]>,
 }
 
 impl WorkerAddress {
@@ -145,6 +161,8 @@ impl WorkerAddress {
             }
         }
         let _ = w.u8(if self.polls_often { POLLS_OFTEN } else { 0 });
+        let name = Some(&self.name[..]).filter(|name| name.len() <= MAX_NAME).unwrap_or_default();
+        let _ = w.u8(name.len() as u8).raw(name);
         Ok(seal(w))
     }
 
@@ -191,10 +209,16 @@ impl WorkerAddress {
         };
         let promises = if minor >= PROMISES { r.u8()? } else { 0 };
         let polls_often = promises & POLLS_OFTEN != 0;
-        Ok(WorkerAddress { context, messages, location, entry, service, polls_often })
+        let name = match minor {
+            ..NAMES => Box::default(),
+            NAMES => name(r)?,
+            // The address is usable without the name of a later version.
+            _ => name(r).unwrap_or_default(),
+        };
+        Ok(WorkerAddress { context, messages, location, entry, service, polls_often, name })
     }
 
-    /// Returns the address of the service worker alone, without promises; `None` if there is no service worker.
+    /// Returns the address of the service worker alone, without promises and without a name; `None` if there is no service worker.
     pub fn service_address(&self) -> Option<WorkerAddress> {
         Some(WorkerAddress {
             context: self.context,
@@ -203,6 +227,7 @@ impl WorkerAddress {
             entry: self.service.clone()?,
             service: None,
             polls_often: false,
+            name: Box::default(),
         })
     }
 
@@ -210,7 +235,7 @@ impl WorkerAddress {
     pub fn label(&self) -> String {
         static HERE: PerProcess<OnceLock<[u8; 16]>> = PerProcess::new();
         let Location { pid, host, boot_id, .. } = &self.location;
-        if host.is_empty() || boot_id == HERE.get_or_init(boot_id_here) {
+        if host.is_empty() || boot_id == HERE.get_or_init(tieline_plugin_api::boot_id) {
             format!("process {pid}")
         } else {
             format!("process {pid} on {host}")
@@ -299,15 +324,13 @@ fn words(r: &mut Reader<'_>) -> Result<String, Status> {
     Ok(r.name()?.replace(|c: char| !is_plain(c), "?"))
 }
 
-fn boot_id_here() -> [u8; 16] {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let mut boot_id = [0; 16];
-    let digits: Vec<u8> = boot.bytes().filter(u8::is_ascii_hexdigit).collect();
-    for (byte, pair) in boot_id.iter_mut().zip(digits.chunks_exact(2)) {
-        let text = std::str::from_utf8(pair).unwrap_or("0");
-        *byte = u8::from_str_radix(text, 16).unwrap_or(0);
+/// Reads a short name: a length of one byte, and bytes.
+fn name(r: &mut Reader<'_>) -> Result<Box<[u8]>, Status> {
+    let len = usize::from(r.u8()?);
+    if len > MAX_NAME {
+        return Err(Status::BadData);
     }
-    boot_id
+    (0..len).map(|_| r.u8()).collect()
 }
 
 impl Location {
@@ -317,13 +340,13 @@ impl Location {
             use std::os::unix::fs::MetadataExt;
             std::fs::metadata(format!("/proc/self/ns/{name}")).map_or(0, |m| m.ino())
         };
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = kernel_text("/proc/sys/kernel/hostname");
         Location {
-            boot_id: boot_id_here(),
+            boot_id: boot_id(),
             pid_namespace: inode("pid"),
             net_namespace: inode("net"),
             pid: std::process::id(),
-            host: host.trim().chars().take(MAX_HOST).collect(),
+            host: host.chars().take(MAX_HOST).collect(),
         }
     }
 }
@@ -358,6 +381,7 @@ mod tests {
             entry: entry(2),
             service: Some(entry(3)),
             polls_often: true,
+            name: vec![1; MAX_NAME].into(),
         }
     }
 
@@ -442,7 +466,7 @@ mod tests {
             let _ = w.name("shm/ring").u8(0).blob(&[8]).unwrap().u8(serves);
             (0..serves).for_each(|_| _ = w.u8(0).i32(9));
         }
-        let _ = w.u8(0).u8(0);
+        let _ = w.u8(0).u8(0).u8(0);
         WorkerAddress::parse(&seal(w))
     }
 

@@ -103,8 +103,7 @@ impl Config {
         }
         // The provider with the longest matching name owns the variable: shm-cma, not shm, reads
         // TIELINE_SHM_CMA_...
-        let families = [vars::PRIORITY, vars::CONNECT_OF];
-        let of_family = families.into_iter().find_map(|family| name.strip_prefix(family));
+        let of_family = vars::FAMILIES.into_iter().find_map(|family| name.strip_prefix(family));
         let stem = of_family.or(name.strip_prefix("TIELINE_")).unwrap_or(name);
         let fits = |provider: &str| match stem.strip_prefix(upper(provider).as_str()) {
             Some(rest) => rest.starts_with('_') || (of_family.is_some() && rest.is_empty()),

@@ -185,6 +185,11 @@ impl Config {
         }
     }
 
+    /// Returns the names of the variables that are set.
+    pub fn names_set(&self) -> impl Iterator<Item = &str> {
+        self.set.keys().map(String::as_str)
+    }
+
     /// Returns each core variable and each set variable that has a value, with the result of [`Config::get`].
     pub fn all(&self) -> Vec<(String, String)> {
         let core = vars::CORE.iter().filter(|var| !var.is_family()).map(|var| var.name);
@@ -264,9 +269,7 @@ impl Config {
 
     /// Returns the core's declaration of a core variable, which overrides a provider's declaration; `None` for any other variable.
     pub fn core_declaration(&self, name: &str) -> Option<Declared> {
-        let exact = vars::CORE.iter().find(|var| var.name == name);
-        let mut families = vars::CORE.iter().filter(|var| var.is_family());
-        let var = exact.or_else(|| families.find(|var| name.starts_with(var.name)))?;
+        let var = vars::core_var(name)?;
         let accepts = match var.kind {
             Kind::Value(accepts) => accepts,
             // A provider gets the values of these kinds as texts: the core checks the values itself.

@@ -311,6 +311,21 @@ fn a_slip_for_the_name_of_the_secret_shows_no_secret() {
 }
 
 #[test]
+fn every_variable_whose_name_is_a_prefix_is_a_family() {
+    let prefixes = vars::CORE.iter().filter(|var| var.is_family()).map(|var| var.name);
+    let mut families = vars::FAMILIES.to_vec();
+    families.sort_unstable();
+    let mut prefixes: Vec<&str> = prefixes.collect();
+    prefixes.sort_unstable();
+    assert_eq!(families, prefixes);
+    for family in families {
+        let found = vars::core_var(&format!("{family}SHM")).map(|var| var.name);
+        assert_eq!(found, Some(family));
+    }
+    assert!(vars::core_var("TIELINE_SHM_SIZE").is_none());
+}
+
+#[test]
 fn misspelt_prefix_is_warned_about_and_another_word_is_not() {
     let config = env(&[
         ("TIELNE_PROVIDERS", "shm"),

@@ -80,7 +80,7 @@ core_vars! {
     SECRET = "TIELINE_SECRET", "", Kind::TEXT,
         "The job's secret: a process that connects over TCP must prove that it knows it. Never shown.";
     SECRET_FILE = "TIELINE_SECRET_FILE", "", Kind::TEXT,
-        "A file that holds the secret, used if TIELINE_SECRET is not set. It must be readable only by its owner (mode 600) and has at most 64 KiB; blanks around the secret do not count. A value from the environment is ignored under raised rights.";
+        "A file that holds the secret, used if TIELINE_SECRET is not set. If it belongs to the user, others must have no access (mode 600); if it belongs to root, others must not be able to write it. It has at most 64 KiB; blanks around the secret do not count. A value from the environment is ignored under raised rights.";
     TCP_INTERFACES = "TIELINE_TCP_INTERFACES", "", Kind::LIST,
         "Interfaces that connections over TCP may use: names, globs and subnets such as eth0,10.0.0.0/8, or with a leading ^ the ones to leave out. Empty: all; docker*, virbr* and link-local addresses only if no other interface leads to the peer.";
     TCP_PORTS = "TIELINE_TCP_PORTS", "0", Kind::TEXT,
@@ -89,6 +89,15 @@ core_vars! {
         "Time that a waiting call polls before it yields its processor (for a millisecond) and then sleeps. Empty: 100us, or 0 if the job has more processes on this host than processors, or if other processes turn out to need this processor.";
     ASSIST_SIZE = "TIELINE_ASSIST_SIZE", "128k", Kind::SIZE,
         "Smallest put or get that both ends copy together if both make progress.";
+}
+
+/// The core's variables whose names are prefixes.
+pub(crate) const FAMILIES: [&str; 2] = [PRIORITY, CONNECT_OF];
+
+/// Returns the core's variable with this name, or the one whose name is a prefix of it.
+pub(crate) fn core_var(name: &str) -> Option<&'static CoreVar> {
+    let find = |name: &str| CORE.iter().find(|var| var.name == name);
+    find(name).or_else(|| find(FAMILIES.into_iter().find(|family| name.starts_with(family))?))
 }
 
 impl CoreVar {
@@ -115,6 +124,14 @@ pub fn chooses_a_place(name: &str, value: &str) -> bool {
 pub fn misspelt(name: &str) -> Option<String> {
     const OTHER_WORDS: &[&str] = &["TIMELINE", "TIELINES"];
     let (stem, rest) = name.split_once('_')?;
+    // Most variables of an environment have a longer or shorter first word.
+    if !(6..=8).contains(&stem.chars().count()) {
+        return None;
+    }
+    // One change leaves the first letter or the last one.
+    if !stem.starts_with(['T', 't']) && !stem.ends_with(['E', 'e']) {
+        return None;
+    }
     if stem == "TIELINE" || rest.is_empty() || distance(stem, "TIELINE") > 1 {
         return None;
     }
@@ -125,10 +142,7 @@ pub fn misspelt(name: &str) -> Option<String> {
 
 /// Checks whether a variable of the core holds names or paths, which are text.
 pub fn holds_names(name: &str) -> bool {
-    let exact = CORE.iter().find(|var| var.name == name);
-    let mut families = CORE.iter().filter(|var| var.is_family() && name.starts_with(var.name));
-    let var = exact.or_else(|| families.next());
-    var.is_some_and(|var| matches!(var.kind, Kind::Selection | Kind::Path))
+    core_var(name).is_some_and(|var| matches!(var.kind, Kind::Selection | Kind::Path))
 }
 
 /// Checks whether this variable belongs to launchers, the bootstrap or the Python module, which read it from the environment. Such

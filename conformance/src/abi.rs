@@ -7,8 +7,16 @@ use core::ptr;
 /// Memory that ends at a page without access rights: an access to the bytes directly after the stated size crashes.
 pub(crate) struct Guarded {
     base: *mut u8,
-    pages: usize,
+    len: usize,
+    /// The address of the guard.
+    guard: usize,
     at: *mut u8,
+}
+
+/// Returns the size of the kernel's pages, of which the guard is one.
+fn page_size() -> usize {
+    // SAFETY: the call takes a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
 impl Guarded {
@@ -22,7 +30,7 @@ impl Guarded {
     /// Returns a copy of these bytes that ends at the guard.
     pub(crate) fn bytes(bytes: &[u8]) -> Guarded {
         let len = bytes.len();
-        let page = 4096;
+        let page = page_size();
         let pages = len.div_ceil(page) + 1;
         // SAFETY: this function makes the mapping, whose last page is made inaccessible. The copy ends where that page begins and
         // fits the readable part (`len <= (pages - 1) * page`).
@@ -41,14 +49,13 @@ impl Guarded {
             assert_eq!(libc::mprotect(end.cast(), page, libc::PROT_NONE), 0);
             let at = end.sub(len);
             ptr::copy_nonoverlapping(bytes.as_ptr(), at, len);
-            Guarded { base, pages, at }
+            Guarded { base, len: pages * page, guard: end.addr(), at }
         }
     }
 
     pub(crate) fn contents(&self) -> &[u8] {
-        let end = self.base.addr() + (self.pages - 1) * 4096;
         // SAFETY: the copy lies between `at` and the guard, and lives as long as the mapping.
-        unsafe { core::slice::from_raw_parts(self.at, end - self.at.addr()) }
+        unsafe { core::slice::from_raw_parts(self.at, self.guard - self.at.addr()) }
     }
 
     pub(crate) fn as_ptr<T>(&self) -> *mut T {
@@ -64,6 +71,6 @@ impl Guarded {
 impl Drop for Guarded {
     fn drop(&mut self) {
         // SAFETY: `new` made the mapping.
-        let _ = unsafe { libc::munmap(self.base.cast(), self.pages * 4096) };
+        let _ = unsafe { libc::munmap(self.base.cast(), self.len) };
     }
 }

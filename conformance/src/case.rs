@@ -338,6 +338,14 @@ impl Desk {
         self.boxes.truncate(1);
     }
 
+    /// Closes all endpoints and, if the desk has two interfaces, the near interface.
+    pub(crate) fn near_leaves(&mut self) {
+        self.close_endpoints();
+        if self.boxes.len() > 1 {
+            drop(self.boxes.remove(0));
+        }
+    }
+
     pub(crate) fn turn(&mut self) -> Result<(), Stop> {
         let mut any = false;
         for mailbox in &mut self.boxes {

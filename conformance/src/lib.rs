@@ -29,6 +29,7 @@ mod report;
 mod runner;
 mod sys;
 mod watch;
+mod words;
 
 pub use page::page;
 pub use report::Verdict;

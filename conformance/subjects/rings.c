@@ -91,7 +91,11 @@
     M(HUNG_UP_UNTOLD, "a disconnected peer is not notified") \
     M(HUNG_UP_AND_HEARD, "messages that a peer sent before it was disconnected are delivered") \
     M(HANGS_UP_ALL, "hang_up ends the connections of all peers") \
-    M(POLLED_BY_ITS_THREAD, "ANY_THREAD is claimed, and only the thread that opened an interface finds its events")
+    M(POLLED_BY_ITS_THREAD, "ANY_THREAD is claimed, and only the thread that opened an interface finds its events") \
+    /* watch words */ \
+    M(WATCHES_THE_FREE_SLOTS, "the listed words are those of free slots, which no message changes") \
+    M(WATCH_WORD_OF_A_LEAVER, "the word of a peer that has left stays listed when its memory is unmapped") \
+    M(WATCH_WORD_ODD, "the address of a listed word is not aligned")
 #define ODDITIES(M) \
     M(AGAIN_OFTEN, "every second data call returns AGAIN first") \
     M(LATE_AND_OUT_OF_ORDER, "every completion comes some polls later, and the latest operation ends first") \
@@ -164,8 +168,13 @@ static const char BELL = 'b', NO_ROOM = 'n'; /* the messages on a socket after t
 /* ---- shared between processes ---- */
 
 struct ring { /* slot numbers: one side writes, the other reads; the ring has a place for every slot, so it never overflows */
-    _Atomic uint32_t tail;   /* the number of written entries */
-    _Atomic uint32_t asleep; /* the reader wants the doorbell */
+    union {
+        struct {
+            _Atomic uint32_t tail;   /* the number of written entries */
+            _Atomic uint32_t asleep; /* the reader wants the doorbell */
+        };
+        _Atomic uint64_t both; /* a watch word */
+    };
     _Atomic uint32_t number[MOST_SLOTS];
 };
 struct slot { uint32_t told, id, len, reserved; uint64_t header; uint8_t data[SLOT_BYTES]; }; /* told: of a put; `header` is the word */
@@ -263,6 +272,8 @@ struct tieline_interface { /* one thread at a time */
     uint32_t shown_count;       /* payloads that the last poll delivered without lending them */
     struct shown shown[EVENTS];
     uint64_t head, tail;        /* of the operations */
+    struct tieline_watch_list watch; /* the words that the core compares instead of polling */
+    int watches;                /* set: the core compares words */
     void *leak;                 /* of a mutation */
     struct operation operations[TABLE];
 };
@@ -464,6 +475,7 @@ static struct operation *post(struct tieline_interface *i, struct tieline_endpoi
     o->open = 1, o->done = o->silent = 0, o->status = TIELINE_OK, o->value = 0, o->pieces = 0;
     o->due = i->polls + (ODDLY(LATE_AND_OUT_OF_ORDER) ? 3 + i->tail * 7 % 5 : 0);
     if (key) key->uses++;
+    i->watch.count = 0; /* polls carry out the operation */
     if (MUTATED(COOKIES_SWAPPED) && i->tail % 2 && i->head != i->tail && operation_at(i, i->tail - 1)->open) {
         o->cookie = operation_at(i, i->tail - 1)->cookie;
         operation_at(i, i->tail - 1)->cookie = cookie;
@@ -1093,6 +1105,7 @@ static uint32_t poll_peer(struct tieline_interface *i, uint32_t place, struct ti
         if ((p->left && !p->lent) || (p->ended && !p->c.file)) {
             i->peers[place] = NULL;
             free_peer(p); /* the peer's payloads of the previous poll have been released */
+            if (MUTATED(WATCH_WORD_OF_A_LEAVER) && i->watch.words[0].at) i->watch.count = 1;
         }
         return n;
     }
@@ -1194,6 +1207,37 @@ static uint32_t poll_endpoints(struct tieline_interface *i, struct tieline_event
     return n;
 }
 
+/* Lists the words that messages change. The list stays empty while the next poll has something else to do. */
+static void list_words(struct tieline_interface *i)
+{
+    uint64_t count = 0;
+    if (i->head != i->tail) return; /* polls carry out the operations */
+    for (struct tieline_endpoint *e = i->endpoints; e; e = e->next)
+        if (e->failed && !e->told) return;
+    for (uint32_t n = 0; n < i->peer_count; n++) {
+        struct peer *p = i->peers[n];
+        struct ring *ring;
+        uint64_t seen;
+        uint32_t tail;
+        if (!p) continue;
+        if (count == 8 || !p->c.file || !p->arrived || p->ended || p->left) return;
+        ring = MUTATED(WATCHES_THE_FREE_SLOTS) ? &p->c.file->empty : &p->c.file->full;
+        seen = atomic_load_explicit(&ring->both, memory_order_acquire);
+        memcpy(&tail, &seen, sizeof tail); /* the first half */
+        if (ring == &p->c.file->full && tail != p->c.read) return;
+        i->watch.words[count].at = (const uint64_t *)(const void *)((const uint8_t *)&ring->both + MUTATED(WATCH_WORD_ODD));
+        i->watch.words[count++].seen = seen;
+    }
+    i->watch.count = count;
+}
+
+static const struct tieline_watch_list *watch_words(struct tieline_interface *i)
+{
+    i->watches = 1;
+    i->watch.size = sizeof i->watch;
+    return &i->watch;
+}
+
 static _Thread_local int opened_here; /* POLLED_BY_ITS_THREAD */
 
 static int64_t poll_interface(struct tieline_interface *i, struct tieline_event *out, uint32_t capacity)
@@ -1204,13 +1248,16 @@ static int64_t poll_interface(struct tieline_interface *i, struct tieline_event 
         give_back(s->peer, s->slot);
     }
     if (MUTATED(POLLED_BY_ITS_THREAD) && !opened_here) return 0;
-    if (i->armed || i->polls % POLLS_PER_LOOK == 0) look_at_sockets(i);
+    /* a poll that follows a list stands for up to TIELINE_WATCH_CALLS polls */
+    if (i->armed || i->watch.count || i->polls % POLLS_PER_LOOK == 0) look_at_sockets(i);
     i->armed = 0;
+    i->watch.count = 0;
     if (i->polls++ % 2) n = poll_peers(i, out, n, most); /* the order alternates, so neither uses up the other's room */
     n = poll_operations(i, out, n, most);
     n = poll_endpoints(i, out, n, most);
     if (i->polls % 2) n = poll_peers(i, out, n, most);
     if (MUTATED(ALLOCATION_PER_POLL)) i->leak = malloc(64);
+    if (!n && i->watches && !i->watch.count) list_words(i);
     return n;
 }
 
@@ -1435,7 +1482,7 @@ static const struct tieline_interface_ops interface_ops = {
     .size = sizeof interface_ops, .poll = poll_interface, .close = close_interface, .address = interface_address,
     .reachable = reachable, .connect = connect_endpoint, .arm = arm, .event_fd = event_fd, .release = release,
     .memory = memory_use, .hang_up = hang_up, .import_key = import_for_all, .drop_key = drop_for_all,
-    .flush = flush_interface };
+    .flush = flush_interface, .watch = watch_words };
 static const struct tieline_endpoint_ops endpoint_ops = {
     .size = sizeof endpoint_ops, .am_short = am_short, .am_packed = am_packed, .am_zcopy = am_zcopy, .put = put, .get = get,
     .atomic = atomic_operation, .flush = flush, .fence = fence, .close = close_endpoint, .import_key = import_key,

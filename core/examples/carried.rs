@@ -21,7 +21,9 @@ fn socket() -> std::io::Result<(UdpSocket, SocketAddr)> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.set_nonblocking(true)?;
     // The route to the bootstrap address selects the interface; nothing is sent.
-    let towards = std::env::var("TIELINE_BOOTSTRAP").unwrap_or_else(|_| "127.0.0.1:9".into());
+    let names = ["TIELINE_BOOTSTRAP", "TIELINE_RENDEZVOUS"]; // the second is the earlier name
+    let towards = names.into_iter().find_map(|name| std::env::var(name).ok());
+    let towards = towards.unwrap_or_else(|| "127.0.0.1:9".into());
     let probe = UdpSocket::bind("0.0.0.0:0")?;
     probe.connect(towards)?;
     let at = SocketAddr::new(probe.local_addr()?.ip(), socket.local_addr()?.port());

@@ -10,16 +10,38 @@
 //! | `post`, `poll` | the sending of an 8-byte message, and its delivery to the handler, 16 messages at a time |
 //! | `one_send`, `one_poll` | the same, one message at a time: `one_poll` is one call of `progress` |
 //! | `idle` | a call of `progress` that finds nothing |
+//! | `kib` | a message of 1 KiB, sent and delivered, one at a time |
 //! | `put`, `fetch_add` | an operation of 8 bytes on memory of `Context::alloc` |
 //! | `rendezvous` | a message above the eager limit, both ends together: announced, received into a region, confirmed |
 //! | `list` | a piece of 64 bytes in a put of 256 pieces |
+//! | `put_raw`, `get_raw` | a put and a get of 8 bytes of ordinary memory, by its address |
+//! | `list_new`, `list_again` | a descriptor of 64 bytes in a list of 256 puts: checked and posted, and posted again as a prepared list |
+
+#![allow(unsafe_code)] // memory by address
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use tieline::{Context, Endpoint, Error, Outcome, Region, RemoteKey, Rendezvous, Worker};
+use tieline::{
+    Context, Descriptor, Endpoint, Error, Outcome, PreparedList, Region, RemoteKey, Rendezvous,
+    Worker,
+};
 
-const CASES: [&str; 9] =
-    ["post", "poll", "one_send", "one_poll", "idle", "put", "fetch_add", "rendezvous/16", "list"];
+const CASES: [&str; 14] = [
+    "post",
+    "poll",
+    "one_send",
+    "one_poll",
+    "idle",
+    "kib",
+    "put",
+    "fetch_add",
+    "rendezvous/16",
+    "list",
+    "put_raw",
+    "get_raw",
+    "list_new",
+    "list_again",
+];
 const BATCH: usize = 16;
 const PIECES: usize = 256;
 const PIECE_BYTES: usize = 64;
@@ -57,6 +79,20 @@ fn measured_idle(worker: &Worker) {
     for _ in 0..BATCH {
         let _ = worker.progress();
     }
+}
+
+#[inline(never)]
+fn measured_kib(
+    worker: &Worker,
+    endpoint: &Endpoint,
+    seen: &Cell<usize>,
+    bytes: &[u8; 1024],
+) -> Result<(), Error> {
+    let _ = endpoint.send(1, 0, bytes)?;
+    while seen.get() == 0 {
+        let _ = worker.progress();
+    }
+    Ok(())
 }
 
 #[inline(never)]
@@ -108,6 +144,48 @@ fn measured_list(endpoint: &Endpoint, local: &Region, key: &RemoteKey) -> Result
     Ok(())
 }
 
+#[inline(never)]
+fn measured_put_raw(endpoint: &Endpoint, key: &RemoteKey) -> Result<(), Error> {
+    for i in 0..BATCH as u64 {
+        // SAFETY: the put is complete when the call returns, because the key leads to shared memory.
+        let _ = unsafe { endpoint.put_raw((&raw const i).cast(), 8, key, 8)? };
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_get_raw(endpoint: &Endpoint, key: &RemoteKey) -> Result<u64, Error> {
+    let mut word = 0u64;
+    for _ in 0..BATCH {
+        // SAFETY: the get is complete when the call returns, because the key leads to shared memory.
+        let _ = unsafe { endpoint.get_raw((&raw mut word).cast(), 8, key, 8)? };
+    }
+    Ok(word)
+}
+
+fn descriptors<'a>(local: &'a Region, key: &'a RemoteKey) -> [Descriptor<'a>; PIECES] {
+    std::array::from_fn(|i| {
+        let at = i * PIECE_BYTES;
+        Descriptor::new(local, at..at + PIECE_BYTES, key, at as u64)
+    })
+}
+
+#[inline(never)]
+fn measured_list_new(endpoint: &Endpoint, local: &Region, key: &RemoteKey) -> Result<(), Error> {
+    let Outcome::Done(_) = endpoint.put_list(&descriptors(local, key))? else {
+        return Err(tieline::Status::Unsupported.into());
+    };
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_list_again(endpoint: &Endpoint, list: &PreparedList) -> Result<(), Error> {
+    let Outcome::Done(_) = endpoint.post_list(list)? else {
+        return Err(tieline::Status::Unsupported.into());
+    };
+    Ok(())
+}
+
 fn main() -> Result<(), Error> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let is_case = |word: &str| CASES.iter().any(|case| case.split('/').next() == Some(word));
@@ -140,8 +218,11 @@ fn main() -> Result<(), Error> {
         let _ = worker.progress();
     }
     let long = me.max_message()? + 1;
-    let (from, to) = (context.alloc(long)?, context.alloc(long)?);
+    // The kernel copies this memory. A copy of memory of `alloc` would be counted, with each byte as an instruction.
+    let (from, to) = (context.register(vec![0; long])?, context.register(vec![0; long])?);
     let pieces = context.alloc(PIECES * PIECE_BYTES)?;
+    let prepared = me.prepare_put_list(&descriptors(&pieces, &key))?;
+    let _ = me.post_list(&prepared)?;
     for i in 0..(times / BATCH) as u64 {
         match case {
             "post" | "poll" => {
@@ -157,11 +238,21 @@ fn main() -> Result<(), Error> {
                 }
             }
             "idle" => measured_idle(&worker),
+            "kib" => {
+                for _ in 0..BATCH {
+                    seen.set(0);
+                    measured_kib(&worker, &me, &seen, &[7; 1024])?;
+                }
+            }
             "put" => measured_put(&me, &key)?,
             "fetch_add" => measured_fetch_add(&me, &key)?,
             "rendezvous" => measured_rendezvous(&worker, &me, &from, &to, &arrived)?,
-            _ if i as usize % (PIECES / BATCH) == 0 => measured_list(&me, &pieces, &key)?,
-            _ => {}
+            "put_raw" => measured_put_raw(&me, &key)?,
+            "get_raw" => drop(measured_get_raw(&me, &key)?),
+            _ if i as usize % (PIECES / BATCH) != 0 => {}
+            "list_new" => measured_list_new(&me, &pieces, &key)?,
+            "list_again" => measured_list_again(&me, &prepared)?,
+            _ => measured_list(&me, &pieces, &key)?,
         }
     }
     Ok(())

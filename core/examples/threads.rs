@@ -1,5 +1,6 @@
-//! The cost of threads: the number of 8-byte messages per second that several threads send to a peer by three methods. Each thread
-//! has its own worker; or all threads share one worker with a lock; or all pass their messages to the thread that owns the worker.
+//! The cost of threads: the number of 8-byte messages per second that several threads send to a peer by four methods. Each thread
+//! has its own worker; or all threads share one worker with a lock; or all pass their messages to the thread that owns the worker; or
+//! all use a driven worker.
 //!
 //! `tieline run -n 2 -- target/release/examples/threads` (rank 1 receives; `SECONDS=1 THREADS=1,2,4` set the duration and the
 //! numbers of threads)
@@ -28,10 +29,11 @@ fn main() -> Result<(), Error> {
     let note = last.clone();
     worker.on_message(MESSAGE, |_| {})?;
     worker.on_message(LAST, move |_| note.set(note.get() + 1))?;
-    let ways: [(&str, Way); 3] = [
+    let ways: [(&str, Way); 4] = [
         ("a worker each", each_its_own),
         ("one worker, behind a lock", behind_a_lock),
         ("one worker, by tasks", by_tasks),
+        ("a driven worker", driven),
     ];
     let mut sent = 0;
     for threads in threads() {
@@ -132,6 +134,37 @@ fn behind_a_lock(
     });
     let (worker, there) = shared.into_inner().expect("no panic under the lock").into_inner();
     tell_last(&worker, &there)?;
+    all.into_iter().sum()
+}
+
+fn driven(context: &Context, peer: &[u8], threads: usize, length: Duration) -> Result<u64, Error> {
+    let worker = context.driven_worker()?;
+    let there = worker.connect(peer)?;
+    let send = |id: u16, header: u64| -> Result<(), Error> {
+        loop {
+            match there.send(id, header, b"8 bytes.") {
+                Err(PostError::Retry(_)) => {
+                    let _ = worker.wait_until(|| false, Some(Duration::from_micros(50)))?;
+                }
+                sent => return sent.map(drop).map_err(Error::from),
+            }
+        }
+    };
+    let until = Instant::now() + length;
+    let sends = || -> Result<u64, Error> {
+        let mut count = 0;
+        while count % 64 != 0 || Instant::now() < until {
+            send(MESSAGE, count)?;
+            count += 1;
+        }
+        Ok(count)
+    };
+    let all = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(sends)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a thread")).collect::<Vec<_>>()
+    });
+    send(LAST, 0)?;
+    let _ = worker.flush(None)?;
     all.into_iter().sum()
 }
 

@@ -2,11 +2,12 @@
 
 use crate::OpenError;
 use crate::config::{Config, ConfigBuilder, vars};
+use crate::driven::DrivenWorker;
 use crate::live::Status;
 use crate::mem::region::{Access, Backing, Region};
 use crate::report::{self, Report};
 use crate::service::Service;
-use crate::setup::Core;
+use crate::setup::{Core, Extras};
 use crate::sys::{OwnedBuffer, Span};
 use crate::worker::Worker;
 use std::sync::Arc;
@@ -32,7 +33,9 @@ pub struct Context {
 #[must_use]
 pub struct ContextBuilder {
     config: ConfigBuilder,
-    out_of_band: bool,
+    extras: Extras,
+    /// Whether keys contain addresses, and whether peers may request keys by numbers.
+    key_rules: (bool, bool),
 }
 
 impl Context {
@@ -47,7 +50,8 @@ impl Context {
 
     /// Returns a builder, for programs that set variables themselves.
     pub fn builder() -> ContextBuilder {
-        ContextBuilder { config: Config::builder().process_environment(), out_of_band: false }
+        let config = Config::builder().process_environment();
+        ContextBuilder { config, extras: Extras::default(), key_rules: (false, false) }
     }
 
     /// Opens a worker, which belongs to the calling thread.
@@ -62,6 +66,23 @@ impl Context {
         Worker::open(self.core.clone(), Some(self.lease.clone())).map_err(|error| {
             if let Some(journal) = self.core.journal() {
                 journal.tell_of_failure(None, &format!("no worker: {error}"));
+            }
+            error.into()
+        })
+    }
+
+    /// Opens a driven worker: a worker with a progress thread, which any thread may use at the same time.
+    ///
+    /// Modules that are bound to the thread that opens them (without `ANY_THREAD`, docs/abi.md) stay closed for a driven worker, and
+    /// [`Context::report`] names them.
+    ///
+    /// # Errors
+    /// The errors of [`Context::worker`]. [`OpenError::Release`] also if the system refuses a thread.
+    pub fn driven_worker(&self) -> Result<DrivenWorker, OpenError> {
+        self.core.check_service()?;
+        DrivenWorker::open(self.core.clone(), self.lease.clone()).map_err(|error| {
+            if let Some(journal) = self.core.journal() {
+                journal.tell_of_failure(None, &format!("no driven worker: {error}"));
             }
             error.into()
         })
@@ -300,7 +321,38 @@ impl ContextBuilder {
     /// Sets whether the application can carry the few datagrams that establish a connection, as [`Worker::set_out_of_band`]
     /// describes. The position of `oob` in `TIELINE_CONNECT` determines when this channel is used.
     pub fn out_of_band(mut self, on: bool) -> ContextBuilder {
-        self.out_of_band = on;
+        self.extras.out_of_band = on;
+        self
+    }
+
+    /// Sets whether to load every admitted provider file, also that of a provider whose device is missing. The default is off: the
+    /// core reports such a provider without loading its file.
+    ///
+    /// The variables of a provider are known only if its file is loaded. `tieline config` therefore loads all.
+    pub fn load_all_providers(mut self, on: bool) -> ContextBuilder {
+        self.extras.load_all = on;
+        self
+    }
+
+    /// Sets whether every remote key of this context contains the address of its region in this process
+    /// ([`RemoteKey::address`](crate::RemoteKey::address)), also the keys of handles and numbers. The default is off.
+    /// [`Region::remote_key_with_address`](crate::Region::remote_key_with_address) does this for one key.
+    ///
+    /// **The addresses reveal the layout of the address space to everybody who gets a key.** An attacker can use that to exploit another
+    /// defect of the process. So switch this on only if all holders of keys may know it. No setting of the environment does.
+    pub fn keys_with_addresses(mut self, on: bool) -> ContextBuilder {
+        self.key_rules.0 = on;
+        self
+    }
+
+    /// Sets whether regions of this context can be published under numbers ([`Region::publish`](crate::Region::publish)), by which
+    /// peers then request their keys. The default is off.
+    ///
+    /// **Every process that can connect to a worker of this context may request every number**, and may try all numbers. It then has
+    /// the rights of the keys that it gets. If the job has a secret (`TIELINE_SECRET`), only processes with that secret can connect over
+    /// TCP. So switch this on only if all such processes may access the published memory.
+    pub fn publish_keys(mut self, on: bool) -> ContextBuilder {
+        self.key_rules.1 = on;
         self
     }
 
@@ -310,7 +362,7 @@ impl ContextBuilder {
     /// # Errors
     /// [`OpenError::Configure`] for a malformed variable or file; [`OpenError::Release`] if the system lacks memory or descriptors.
     pub fn report(self) -> Result<(Report, Option<OpenError>), OpenError> {
-        let core = Core::assemble(self.config.build()?, self.out_of_band)?;
+        let core = Core::assemble(self.config.build()?, self.extras)?;
         let unusable = core.check_usable().err().map(OpenError::from);
         Ok((report::report(&core), unusable))
     }
@@ -324,7 +376,8 @@ impl ContextBuilder {
         let config = self.config.build().inspect_err(|error| {
             let _ = report_to.map(|to| Core::tell_unopened(&to, error));
         })?;
-        let core = Core::open(config, self.out_of_band)?;
+        let core = Core::open(config, self.extras)?;
+        core.memory.permit(self.key_rules.0, self.key_rules.1);
         report::write_while_made(&core);
         let service = if core.config.bool(vars::PROGRESS_THREAD)? {
             let started = Service::start(core.clone());

@@ -51,12 +51,18 @@ fn address() -> WorkerAddress {
         entry: entry(6),
         service: Some(entry(7)),
         polls_often: true,
+        name: vec![1, 1, 8, 9].into(),
     }
+}
+
+/// Returns the address of the second minor version, which had no name.
+fn second_address() -> WorkerAddress {
+    WorkerAddress { name: Box::default(), ..address() }
 }
 
 /// Returns the address of the first minor version, which had no promises.
 fn first_address() -> WorkerAddress {
-    WorkerAddress { polls_often: false, ..address() }
+    WorkerAddress { polls_often: false, ..second_address() }
 }
 
 fn key() -> KeyRecord {
@@ -68,25 +74,33 @@ fn key() -> KeyRecord {
         access: Access::READ | Access::ATOMIC,
         parts: vec![("shm".into(), "shm".into(), vec![1, 2, 3])],
         device_atomics: Some(0),
+        address: Some(0x1122_3344_5566_7788),
     }
+}
+
+/// Returns the key of the first minor version, which had no address.
+fn first_key() -> KeyRecord {
+    KeyRecord { address: None, ..key() }
 }
 
 #[test]
 fn addresses_and_keys_are_written_as_they_always_were() {
-    assert_eq!(address().pack().unwrap(), golden!("address-1.1"));
-    assert_eq!(key().pack().unwrap(), golden!("key-1.0"));
+    assert_eq!(address().pack().unwrap(), golden!("address-1.2"));
+    assert_eq!(key().pack().unwrap(), golden!("key-1.1"));
 }
 
 #[test]
 fn addresses_and_keys_of_every_minor_are_read() {
     assert_eq!(WorkerAddress::parse(&golden!("address-1.0")).unwrap(), first_address());
-    assert_eq!(WorkerAddress::parse(&golden!("address-1.1")).unwrap(), address());
-    assert_eq!(KeyRecord::parse(&golden!("key-1.0")).unwrap(), key());
+    assert_eq!(WorkerAddress::parse(&golden!("address-1.1")).unwrap(), second_address());
+    assert_eq!(WorkerAddress::parse(&golden!("address-1.2")).unwrap(), address());
+    assert_eq!(KeyRecord::parse(&golden!("key-1.0")).unwrap(), first_key());
+    assert_eq!(KeyRecord::parse(&golden!("key-1.1")).unwrap(), key());
     // An older reader ignores bytes that a later minor version adds at the end; the first such byte holds the promises of version
     // 1.1.
-    let newer = WorkerAddress { messages: (1, 4), ..address() };
+    let newer = WorkerAddress { messages: (1, 4), ..second_address() };
     assert_eq!(WorkerAddress::parse(&golden!("address-1.9")).unwrap(), newer);
-    assert_eq!(KeyRecord::parse(&golden!("key-1.9")).unwrap(), key());
+    assert_eq!(KeyRecord::parse(&golden!("key-1.9")).unwrap(), first_key());
 }
 
 #[test]
@@ -126,6 +140,22 @@ fn an_address_without_the_promises_that_its_minor_has_is_damaged() {
     let _ = w.raw(&whole[..whole.len() - 5]);
     let error = WorkerAddress::parse(&seal(w)).unwrap_err();
     assert!(error.why().contains("cut off"), "{error}");
+}
+
+#[test]
+fn a_name_is_bounded_and_nothing_follows_it() {
+    let whole = golden!("address-1.2");
+    let end = whole.len() - 4;
+    for (kept, tail, words) in [
+        (end - 1, &[][..], "cut off"),
+        (end, &[0], "after its end"),
+        (end - 5, &[49; 50], "malformed"),
+    ] {
+        let mut w = Writer::default();
+        let _ = w.raw(&whole[..kept]).raw(tail);
+        let error = WorkerAddress::parse(&seal(w)).unwrap_err();
+        assert!(error.why().contains(words), "{error}");
+    }
 }
 
 #[test]

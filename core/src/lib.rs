@@ -28,6 +28,7 @@
 
 mod builtin;
 pub mod context;
+pub mod driven;
 pub mod endpoint;
 pub mod error;
 mod exit;
@@ -51,24 +52,27 @@ use tieline_choose::{address, compose, lanes, rank};
 use tieline_config as config;
 use tieline_config::select;
 pub use tieline_explain::record as explain;
-use tieline_host as registry;
 pub use tieline_job as job;
-use tieline_order as op;
 use tieline_wireup::{self as wireup, wire};
 
 #[doc(hidden)]
 pub use builtin::link_provider;
 pub use builtin::{configuration_file, configuration_markdown};
 pub use context::{Context, ContextBuilder};
+pub use driven::DrivenWorker;
 pub use endpoint::{
-    AtomicOp, Blocks, Close, Completion, Endpoint, EndpointCounters, EndpointId, EndpointLimits,
-    KeyLimits, KeyLookup, MAX_MESSAGE_ID, RemoteKey, RemotePointer, Width,
+    After, AtomicOp, Blocks, Close, Completion, Descriptor, Endpoint, EndpointCounters, EndpointId,
+    EndpointLimits, KeyLimits, KeyLookup, MAX_MESSAGE_ID, PreparedList, RemoteKey, RemotePointer,
+    SendOptions, Width,
 };
 pub use error::{CompletionError, ConfigureError, ConnectError, Error, OpenError, PostError};
 pub use job::Job;
+pub use message::{
+    Acknowledgement, HeaderBytes, KeptMessage, MAX_HEADER_BYTES, Message, NotReceived, PeerId,
+    Rendezvous,
+};
 #[expect(deprecated, reason = "earlier names")]
 pub use message::{Announcement, Untaken};
-pub use message::{KeptMessage, Message, NotReceived, PeerId, Rendezvous};
 pub use region::{Access, KeyHandle, NotClosed, Region};
 pub use report::Report;
 pub use request::{CompletionCounter, Outcome, Request};

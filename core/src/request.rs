@@ -1,10 +1,10 @@
 //! Outcomes and requests: the results of posting an operation.
 
 use crate::CompletionError;
-use crate::op::Id;
 use crate::shared::Shared;
 use std::fmt;
 use std::rc::Rc;
+use tieline_order::Id;
 
 /// The result of posting an operation.
 ///
@@ -42,6 +42,13 @@ const _: () = assert!(size_of::<Outcome>() == 16);
 impl Request {
     pub(crate) fn new(shared: Rc<Shared>, id: Id) -> Request {
         Request { shared, id }
+    }
+
+    /// Returns the number of the operation, which its worker uses for no other one. A tracked or counted operation whose request was
+    /// dropped can be canceled by it: [`Worker::cancel_by_number`](crate::Worker::cancel_by_number).
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.id.raw()
     }
 }
 
@@ -90,7 +97,29 @@ impl CompletionCounter {
         self.shared.ops.borrow().counts(self.id).open
     }
 
-    /// Returns the error of the first operation that failed.
+    /// Sets a mark: [`done_since_mark`](CompletionCounter::done_since_mark),
+    /// [`failed_since_mark`](CompletionCounter::failed_since_mark) and [`first_failure`](CompletionCounter::first_failure) cover the
+    /// operations that end from now on. If a batch has failed, a mark lets the next batch start without its failures. Operations of
+    /// the earlier batch that are still [pending](CompletionCounter::pending) count for the next one when they end.
+    pub fn mark(&self) {
+        self.shared.ops.borrow_mut().mark_counter(self.id);
+    }
+
+    /// Returns the number of operations that have succeeded since the last mark.
+    #[must_use]
+    pub fn done_since_mark(&self) -> u64 {
+        let counts = self.shared.ops.borrow().counts(self.id);
+        counts.done - counts.marked.0
+    }
+
+    /// Returns the number of operations that have failed since the last mark.
+    #[must_use]
+    pub fn failed_since_mark(&self) -> u64 {
+        let counts = self.shared.ops.borrow().counts(self.id);
+        counts.failed - counts.marked.1
+    }
+
+    /// Returns the error of the first operation that failed, since the last [mark](CompletionCounter::mark) if there is one.
     #[must_use]
     pub fn first_failure(&self) -> Option<CompletionError> {
         Some(self.shared.ops.borrow().first_failure(self.id)?.into())

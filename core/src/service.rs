@@ -61,7 +61,7 @@ impl Service {
                 theirs.ended.store(true, Ordering::Release);
                 exit::forget_thread(&itself);
             })
-            .map_err(|error| no_thread(&error))?;
+            .map_err(|error| no_thread("the progress thread", &error))?;
         let service = Service { stop, thread: Some(thread), guard };
         match opened.recv() {
             Ok(Ok(())) => Ok(service),
@@ -88,10 +88,10 @@ impl Drop for Service {
 
 /// Makes the error for a thread that the system refuses. The status is never `Again`, because progress cannot help.
 #[cold]
-fn no_thread(error: &std::io::Error) -> Error {
+pub(crate) fn no_thread(which: &str, error: &std::io::Error) -> Error {
     Error::new(
         Status::NoMemory,
-        "the progress thread could not be started",
+        format!("{which} could not be started"),
         error.to_string(),
         "allow more threads (ulimit -u, pids.max of the control group), or open the context without a progress thread",
     )
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_the_system_refuses_asks_for_no_progress() {
-        let error = no_thread(&std::io::Error::from_raw_os_error(libc::EAGAIN));
+        let error = no_thread("a thread", &std::io::Error::from_raw_os_error(libc::EAGAIN));
         assert_eq!(error.status(), Status::NoMemory);
         assert!(error.why().contains("os error 11") && error.fix().contains("ulimit -u"));
     }

@@ -49,6 +49,13 @@ impl Poller {
         Ok(Poller { epoll: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
+    /// Makes a second descriptor of the same poller.
+    pub(crate) fn second(&self) -> Result<Poller, Error> {
+        let epoll = self.epoll.try_clone();
+        let failed = |error| Failure::from_io("a second descriptor to wait on (fcntl)", &error);
+        Ok(Poller { epoll: epoll.map_err(failed)? })
+    }
+
     /// Watches a descriptor for readability.
     pub(crate) fn add(&self, fd: RawFd) -> Result<(), Error> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };

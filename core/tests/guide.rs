@@ -4,16 +4,19 @@ use std::alloc::Layout;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tieline::{
-    Access, Close, Completion, CompletionError, Context, Endpoint, Error, Outcome, PostError,
-    Status, Worker,
+    Access, After, Close, Completion, CompletionError, Context, Descriptor, Endpoint, Error,
+    KeyLookup, Outcome, PostError, SendOptions, Status, Worker,
 };
 
 type Result<T> = std::result::Result<T, Error>;
 
 const GREETING: u16 = 1;
 const BLOCK: u16 = 2;
+const TASK: u16 = 3;
 
 #[test]
 fn hello() -> Result<()> {
@@ -53,7 +56,7 @@ fn replies() -> Result<()> {
     let sum = answers.clone();
     worker.on_message(1, |question| {
         let Some(back) = question.endpoint() else { return };
-        // A handler may make every call that does not wait.
+        // A handler may post, and make every call that does not wait, except a flush.
         let _ = back.send(2, question.header() * 2, b"");
     })?;
     worker.on_message(2, move |answer| sum.set(answer.header()))?;
@@ -154,6 +157,63 @@ fn any_length() -> Result<()> {
 }
 
 #[test]
+fn heads() -> Result<()> {
+    let (context, slot) = (Context::open()?, Rc::new(RefCell::new(None)));
+    let worker = context.worker()?;
+    let later = slot.clone();
+    worker.on_message(TASK, move |message| {
+        // Up to 32 bytes beside the 8-byte header; a rendezvous message has them as well.
+        assert!(message.header_bytes().starts_with(b"matrix 7"));
+        // The message counts as delivered when this is given, and not at the end of the handler.
+        *later.borrow_mut() = message.acknowledgement();
+    })?;
+    let me = worker.connect(&worker.address()?)?;
+
+    let options = SendOptions::new().header_bytes(b"matrix 7, row 12").delivered();
+    let sent = me.send_with(TASK, 0, b"multiply", &options)?;
+    let acknowledgement = worker.wait_for(|| slot.borrow_mut().take(), None)?.unwrap();
+    // ... the task is done ...
+    acknowledgement.give();
+    let _ = worker.finish(sent)?;
+    Ok(())
+}
+
+#[test]
+fn notifications() -> Result<()> {
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    let me = worker.connect(&worker.address()?)?;
+    worker.on_message(TASK, |message| assert_eq!(message.payload(), b"layer 3 is there"))?;
+    let (cache, room) = (context.alloc(4096)?, context.alloc(4096)?);
+    let key = me.import_key(&room.remote_key()?)?;
+    let (first, second) = (me.put(&cache, 0..64, &key, 0)?, me.get(&cache, 64..128, &key, 64)?);
+    // Sent when both operations are complete at the target, and never if one of them fails.
+    let told = me.notify(After::Operations(&[&first, &second]), TASK, 3, b"layer 3 is there")?;
+    // Sent after everything that was posted to the endpoint before.
+    let last = me.notify(After::Everything, TASK, 4, b"layer 3 is there")?;
+    let _ = (worker.finish(told)?, worker.finish(last)?);
+    Ok(())
+}
+
+#[test]
+fn first_part() -> Result<()> {
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    let arrived = Rc::new(RefCell::new(None));
+    let slot = arrived.clone();
+    worker.on_message(BLOCK, move |message| *slot.borrow_mut() = message.rendezvous())?;
+    let me = worker.connect(&worker.address()?)?;
+    let sent = me.send(BLOCK, 0, &vec![5; 10 << 20])?;
+    let announced = worker.wait_for(|| arrived.borrow_mut().take(), None)?.unwrap();
+    let (head, body) = (context.alloc(64)?, context.alloc(1 << 20)?);
+    let taken = announced.receive_into_pieces(&[(&head, 0..64), (&body, 0..100_000)])?;
+    let _ = worker.finish(taken)?;
+    let _ = worker.finish(sent)?; // the receiver has what it requested
+    assert_eq!((head.to_vec(0..64)?, body.to_vec(99_999..100_001)?), (vec![5; 64], vec![5, 0]));
+    Ok(())
+}
+
+#[test]
 fn ends() -> Result<()> {
     let context = Context::open()?;
     let worker = context.worker()?;
@@ -199,7 +259,13 @@ fn counted() -> Result<()> {
         worker.count(&put, &counter)?;
     }
     let _ = worker.wait_until(|| counter.pending() == 0, None)?;
-    assert_eq!((counter.done(), counter.failed()), (16, 0));
+    counter.mark();
+    let put = me.put_bytes(b"next", &key, 0)?;
+    worker.count(&put, &counter)?;
+    let _ = worker.wait_until(|| counter.pending() == 0, None)?;
+    assert_eq!((counter.done_since_mark(), counter.failed_since_mark()), (1, 0));
+    assert!(counter.first_failure().is_none()); // of the operations since the mark
+    assert_eq!((counter.done(), counter.failed()), (17, 0));
     Ok(())
 }
 
@@ -221,6 +287,58 @@ fn memory() -> Result<()> {
 
     let back: Box<[u8]> = scratch.into_buffer()?;
     assert_eq!(back[..], window.to_vec(0..4096)?);
+    Ok(())
+}
+
+#[test]
+fn keys_by_numbers() -> Result<()> {
+    let context = Context::builder().publish_keys(true).open()?;
+    let window = context.alloc(4096)?;
+    window.publish(17)?; // a number of the application's choice
+    let worker = context.worker()?;
+    let there = worker.connect(&worker.address()?)?;
+    // In the peer's process:
+    let key = loop {
+        match there.key_by_number(17)? {
+            KeyLookup::Known(key) => break key,
+            KeyLookup::Asked(asked) => _ = worker.finish(asked)?,
+        }
+    };
+    let named = there.import_key(&window.remote_key_with_address()?)?;
+    assert_eq!((key.address(), named.address()), (None, Some(window.as_ptr() as u64)));
+    Ok(())
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn by_address_and_lists() -> Result<()> {
+    let context = Context::open()?;
+    let worker = context.worker()?;
+    let me = worker.connect(&worker.address()?)?;
+    let (there, blocks) = (context.alloc(4096)?, context.register(vec![7; 4096])?);
+    let key = me.import_key(&there.remote_key()?)?;
+    // Memory by address: no region, and nothing to close.
+    let mut numbers = [0u64; 512];
+    // SAFETY: nothing else accesses `numbers` until `finish` has returned.
+    let get = unsafe { me.get_raw(numbers.as_mut_ptr().cast(), 4096, &key, 0)? };
+    let _ = worker.finish(get)?;
+
+    // Many puts with one call and one completion.
+    let list: Vec<_> = (0..64)
+        .map(|n| Descriptor::new(&blocks, n * 64..n * 64 + 48, &key, 64 * n as u64))
+        .collect();
+    let put = me.put_list(&list)?;
+    if let Err(error) = worker.finish(put) {
+        println!("descriptor {:?} is the first that failed: {error}", error.index());
+    }
+
+    // The same list again: it is checked once and posted many times.
+    let prepared = me.prepare_put_list(&list)?;
+    for _ in 0..10 {
+        let put = me.post_list(&prepared)?;
+        let _ = worker.finish(put)?;
+    }
+    assert_eq!(there.to_vec(64..112)?, [7; 48]);
     Ok(())
 }
 
@@ -346,6 +464,27 @@ fn from_ucp() -> Result<()> {
     });
     let closed = peer.close(Close::Flush)?; // ucp_ep_close_nbx
     let _ = worker.finish(closed)?;
+    Ok(())
+}
+
+#[test]
+fn driven() -> Result<()> {
+    let context = Context::open()?;
+    let worker = context.driven_worker()?; // a progress thread is included
+    let sum = Arc::new(AtomicU64::new(0));
+    let total = sum.clone();
+    worker.on_message(TASK, move |message| {
+        let _ = total.fetch_add(message.header(), Ordering::Relaxed); // one handler at a time, outside the lock
+    })?;
+    let me = worker.connect(&worker.address()?)?;
+    std::thread::scope(|threads| {
+        for number in 1..=4 {
+            let me = &me;
+            let _ = threads.spawn(move || me.send(TASK, number, b"from any thread"));
+        }
+    });
+    assert!(worker.wait_until(|| sum.load(Ordering::Relaxed) == 10, None)?);
+    worker.close(Duration::from_secs(30))?;
     Ok(())
 }
 

@@ -90,7 +90,10 @@ impl Told {
     }
 
     fn context(&self) -> Context {
-        let builder = Context::builder().set("TIELINE_REPORT", &self.0.display().to_string());
+        // Providers without a device are loaded too, so that they log.
+        let builder = Context::builder()
+            .load_all_providers(true)
+            .set("TIELINE_REPORT", &self.0.display().to_string());
         builder.set("TIELINE_LOG", "debug").open().unwrap()
     }
 

@@ -16,6 +16,9 @@ fn context() -> Context {
     Context::open().unwrap()
 }
 
+const TCP: [(&str, &str); 2] =
+    [("TIELINE_PROVIDERS", "tcp,tcp-connect"), ("TIELINE_TCP_INTERFACES", "127.0.0.0/8")];
+
 /// Returns contexts with one transport each.
 fn contexts() -> Vec<Context> {
     let over_files = |what: &str, folder: Result<PathBuf, String>, settings: &[(&str, &str)]| {
@@ -25,7 +28,6 @@ fn contexts() -> Vec<Context> {
         let set = settings.iter().fold(context, |context, (name, value)| context.set(name, value));
         Some(set.open().unwrap())
     };
-    let tcp = [("TIELINE_PROVIDERS", "tcp,tcp-connect"), ("TIELINE_TCP_INTERFACES", "127.0.0.0/8")];
     let ofi = [
         ("TIELINE_PROVIDERS", "ofi"),
         ("TIELINE_OFI_PROVIDERS", "tcp"),
@@ -33,7 +35,7 @@ fn contexts() -> Vec<Context> {
     ];
     let shm = Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
     let mut contexts = vec![shm];
-    contexts.extend(over_files("tcp", built::folder(&built::TCP), &tcp));
+    contexts.extend(over_files("tcp", built::folder(&built::TCP), &TCP));
     contexts.extend(over_files("libfabric", built::libfabric(), &ofi));
     contexts
 }
@@ -455,4 +457,71 @@ fn several_workers_of_one_thread_wait_together_and_each_wakes_all() {
     assert_eq!(workers[1].take_completed(4, |user, _| assert_eq!(user, 7)), 1);
     workers[2].waker().unwrap().wake();
     assert!(waits(&mut set) && !waits(&mut set));
+}
+
+/// The environment variable by which the test below finds itself to be the process that exits: the folder of the providers for TCP, or
+/// nothing for shared memory.
+const EXITS: &str = "TIELINE_TEST_EXITS_WHILE_USED";
+
+/// Exits while another thread makes progress, right after this thread has used the same worker. The goodbye takes as long as it may:
+/// the peer does not take the last messages.
+fn exit_while_used(folder: &str) -> ! {
+    let settings = match folder {
+        "" => vec![("TIELINE_PROVIDERS", "shm")],
+        folder => [&TCP[..], &[("TIELINE_PROVIDER_PATH", folder)]].concat(),
+    };
+    let context = Context::builder().set("TIELINE_CLOSE_TIMEOUT", "200ms");
+    let context = settings.iter().fold(context, |all, (name, to)| all.set(name, to));
+    let context = context.open().unwrap();
+    let (told, address) = channel();
+    let theirs = context.clone();
+    let _ = std::thread::spawn(move || {
+        let (worker, came) = (theirs.worker().unwrap(), Cell::new(false));
+        let came = Rc::new(came);
+        let comes = came.clone();
+        worker.on_message(1, move |_| comes.set(true)).unwrap();
+        told.send(worker.address().unwrap()).unwrap();
+        let _ = worker.wait_until(|| came.get(), None).unwrap();
+        told.send(Vec::new()).unwrap();
+        loop {
+            std::thread::park();
+        }
+    });
+    let shared = Arc::new(Mutex::new(movable(&context, &address.recv().unwrap())));
+    let state = shared.lock().unwrap();
+    send(&state.worker, &state.there, 0);
+    state.worker.flush().unwrap();
+    assert!(address.recv().unwrap().is_empty(), "the peer has stopped");
+    let theirs = shared.clone();
+    let _ = std::thread::spawn(move || {
+        loop {
+            if let Ok(state) = theirs.try_lock() {
+                progress(&state.worker, 8);
+            }
+        }
+    });
+    send(&state.worker, &state.there, 1);
+    // A wait notes the thread that uses the worker.
+    let _ = state.worker.wait(Some(Duration::ZERO));
+    drop(state);
+    std::process::exit(0)
+}
+
+#[test]
+fn exit_while_another_thread_uses_a_worker_prints_nothing() {
+    if let Ok(folder) = std::env::var(EXITS) {
+        exit_while_used(&folder);
+    }
+    let test = "exit_while_another_thread_uses_a_worker_prints_nothing";
+    for folder in [Some(PathBuf::new()), built::folder(&built::TCP).ok()].iter().flatten() {
+        for _ in 0..2 {
+            let output = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", test, "--nocapture"])
+                .env(EXITS, folder)
+                .output()
+                .unwrap();
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && errors.is_empty(), "{}: {errors}", output.status);
+        }
+    }
 }

@@ -33,6 +33,8 @@ struct Facts {
     fix: String,
     scope: Scope,
     setting: Option<(String, Setting)>,
+    /// The index of a list's descriptor.
+    index: Option<usize>,
 }
 
 impl Error {
@@ -45,7 +47,7 @@ impl Error {
         fix: impl Into<String>,
     ) -> Error {
         let (what, why, fix) = (what.into(), why.into(), fix.into());
-        let facts = Facts { what, why, fix, scope: Scope::Call, setting: None };
+        let facts = Facts { what, why, fix, scope: Scope::Call, setting: None, index: None };
         Error { status, facts: Some(Box::new(facts)) }
     }
 
@@ -59,17 +61,23 @@ impl Error {
     /// Returns the same error with this scope, unless the present scope is wider.
     #[must_use]
     pub fn of(mut self, scope: Scope) -> Error {
-        let facts = self.facts.get_or_insert_with(|| {
+        let facts = self.facts_mut();
+        facts.scope = facts.scope.max(scope);
+        self
+    }
+
+    /// Returns the facts, which an error with only a status gets by this call.
+    fn facts_mut(&mut self) -> &mut Facts {
+        self.facts.get_or_insert_with(|| {
             Box::new(Facts {
                 what: self.status.text().to_owned(),
                 why: String::new(),
                 fix: String::new(),
-                scope,
+                scope: Scope::Call,
                 setting: None,
+                index: None,
             })
-        });
-        facts.scope = facts.scope.max(scope);
-        self
+        })
     }
 
     /// Returns the same error, with the setting that caused it. An error with only a status is returned unchanged.
@@ -79,6 +87,22 @@ impl Error {
             facts.setting = Some((name.to_owned(), setting));
         }
         self
+    }
+
+    /// Returns the same error, as that of the descriptor with this index in a list.
+    #[must_use]
+    pub fn at_index(mut self, index: Option<usize>) -> Error {
+        if self.index() != index {
+            self.facts_mut().index = index;
+        }
+        self
+    }
+
+    /// Returns the index of the descriptor that has failed, if the operation was a list. If several descriptors have failed, this is
+    /// the lowest index. `None`: the operation was no list, or the whole list failed, for example with its endpoint.
+    #[must_use]
+    pub fn index(&self) -> Option<usize> {
+        self.facts.as_ref()?.index
     }
 
     /// Returns the status of the failure, as it crosses the provider ABI.
@@ -140,6 +164,9 @@ impl From<Failure> for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(index) = self.index() {
+            write!(f, "descriptor {index} of a list: ")?;
+        }
         f.write_str(self.what())?;
         if !self.why().is_empty() {
             write!(f, ": {}", self.why())?;
@@ -158,3 +185,22 @@ impl fmt::Debug for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_of_a_descriptor_names_its_index_and_keeps_its_other_facts() {
+        let plain = Error::new(Status::OutOfRange, "a put", "it has 8 bytes", "use fewer");
+        assert_eq!((plain.index(), Error::from_status(Status::Io).index()), (None, None));
+        for index in [0, 7, u32::MAX as usize - 1] {
+            let error = plain.clone().at_index(Some(index));
+            assert_eq!((error.index(), error.status()), (Some(index), Status::OutOfRange));
+            assert_eq!(error.to_string(), format!("descriptor {index} of a list: {plain}"));
+            assert_eq!(error.of(Scope::Connection).index(), Some(index));
+        }
+        assert_eq!(plain.clone().at_index(Some(3)).at_index(None), plain);
+        assert_eq!(size_of::<Error>(), 16, "an error is returned in two registers");
+    }
+}

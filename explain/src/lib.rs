@@ -27,6 +27,6 @@ mod setting;
 pub use error::{Error, Scope};
 pub use log::{Line, Log, LogLine, is_plain};
 pub use record::{Record, Verdict};
-pub use setting::{FileView, Origin, Setting, ValueView, upper};
+pub use setting::{FileView, Origin, Setting, ValueView, upper, upper_char};
 pub use snapshot::{Report, json};
 pub use tieline_plugin_api::Status;

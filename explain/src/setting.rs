@@ -77,7 +77,10 @@ pub struct FileView {
 /// Converts a name to the spelling in variables: `shm-cma` becomes `SHM_CMA`. An underscore replaces each character that is no
 /// ASCII letter or digit.
 pub fn upper(name: &str) -> String {
-    name.chars()
-        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' })
-        .collect()
+    name.chars().map(upper_char).collect()
+}
+
+/// Returns the character by which [`upper`] replaces this one.
+pub fn upper_char(c: char) -> char {
+    if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }
 }

@@ -17,24 +17,28 @@ pub(crate) mod host;
 pub(crate) mod layout;
 pub mod objects;
 mod pack;
+mod processor;
 mod raw;
+mod results;
 mod span;
 #[cfg(test)]
 mod tests;
 pub(crate) mod trial;
+mod watch;
 pub(crate) mod watched;
 
 pub use grown::{Unlisted, listed};
 pub use pack::{Pack, PackBuffer};
 pub use raw::{OwnedEndpoint, RawEndpoint};
 pub use span::Span;
+pub use watch::WatchWords;
 
 use std::ffi::c_void;
 use tieline_plugin_api::abi::{
     AllocParams, Atomic, ConnectParams, ConnectorOps, DomainAttr, DomainOps, DomainParams,
     EndpointLimits, EndpointOps, EndpointParams, Event, ImportParams, InterfaceOps,
     InterfaceParams, Iov, KeyParams, MemoryRegion, MemoryUse, ModuleAttr, PackFn, ProviderOps,
-    RegisterParams, Rma,
+    RegisterParams, Rma, RmaList, WatchList,
 };
 use tieline_plugin_api::process::Kept;
 use tieline_plugin_api::{Status, caps, connects, memory_caps, role};
@@ -48,6 +52,9 @@ impl Failed for i32 {
 }
 impl Failed for i64 {
     const FAILED: i64 = Status::ProviderFailed as i64;
+}
+impl<T> Failed for *const T {
+    const FAILED: *const T = std::ptr::null();
 }
 impl Failed for () {
     const FAILED: () = ();
@@ -164,6 +171,7 @@ table! {
         drop_key(*mut c_void) -> () = ();
         flush(u64) -> i32 = NO;
         leave() -> () = ();
+        watch() -> *const WatchList = std::ptr::null();
     }
 }
 
@@ -187,6 +195,7 @@ table! {
         key_pointer(*mut c_void, u64, u64, *mut *mut u8) -> i32 = NO;
         cancel(u64) -> i32 = NO;
         limits(*mut EndpointLimits) -> i32 = NO;
+        rma_list(*const RmaList, *mut usize) -> i32 = NO;
     }
 }
 
@@ -326,7 +335,7 @@ impl Tables {
                 return Some(("CAP_PUT, GET or ATOMICS", slot));
             }
         }
-        let promises: [(u64, &'static str, &[&'static str]); 9] = [
+        let promises: [(u64, &'static str, &[&'static str]); 10] = [
             (caps::AM_SHORT, "CAP_AM_SHORT", &["am_short"]),
             (caps::AM_PACKED, "CAP_AM_PACKED", &["am_packed"]),
             (caps::AM_ZCOPY, "CAP_AM_ZCOPY", &["am_zcopy"]),
@@ -336,6 +345,7 @@ impl Tables {
             (caps::PUT_NOTIFY, "CAP_PUT_NOTIFY", &["put_notify", "import_key", "drop_key"]),
             (caps::KEY_POINTER, "CAP_KEY_POINTER", &["key_pointer", "import_key", "drop_key"]),
             (caps::CANCEL, "CAP_CANCEL", &["cancel"]),
+            (caps::RMA_LIST, "CAP_RMA_LIST", &["rma_list", "import_key", "drop_key"]),
         ];
         for (bit, name, slots) in promises {
             if module.caps & bit != 0 {
@@ -373,6 +383,11 @@ impl Tables {
         for (bit, name, slots) in [
             (memory_caps::ALLOC, "MEMORY_CAP_ALLOC", &["alloc", "deregister", "pack_key"]),
             (memory_caps::REGISTER, "MEMORY_CAP_REGISTER", &["register", "deregister", "pack_key"]),
+            (
+                memory_caps::REGISTER_PARTS,
+                "MEMORY_CAP_REGISTER_PARTS",
+                &["register", "deregister", "pack_key"],
+            ),
         ] {
             if domain.caps & bit != 0 {
                 if let Some(slot) = self.domain.lacks(slots) {
@@ -394,7 +409,7 @@ impl Tables {
 
 impl EndpointTable {
     /// Returns the addresses by which two tables are compared.
-    fn addresses(&self) -> [usize; 17] {
+    fn addresses(&self) -> [usize; 18] {
         [
             self.am_short as usize,
             self.am_packed as usize,
@@ -413,6 +428,7 @@ impl EndpointTable {
             self.key_pointer as usize,
             self.cancel as usize,
             self.limits as usize,
+            self.rma_list as usize,
         ]
     }
 }

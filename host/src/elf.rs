@@ -6,9 +6,10 @@
 //! with the file's length first. The bytes are untrusted: reads are bounds-checked, and tables have a maximum length.
 
 mod dynamic;
+mod window;
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+pub(crate) use window::{OpenFile, Windows};
+
 use tieline_plugin_api::abi::{NOTE_OWNER, NOTE_SECTION, NOTE_TYPE};
 use tieline_trial::Unfit;
 
@@ -18,21 +19,6 @@ pub(crate) trait Bytes {
     fn len(&self) -> u64;
     /// Fills `out` from `offset`; `false` if the source does not contain the whole range.
     fn read(&self, offset: u64, out: &mut [u8]) -> bool;
-}
-
-/// An open file, with its length at the time of opening.
-pub(crate) struct OpenFile<'a> {
-    pub(crate) file: &'a File,
-    pub(crate) len: u64,
-}
-
-impl Bytes for OpenFile<'_> {
-    fn len(&self) -> u64 {
-        self.len
-    }
-    fn read(&self, offset: u64, out: &mut [u8]) -> bool {
-        inside(offset, out.len() as u64, self.len) && self.file.read_exact_at(out, offset).is_ok()
-    }
 }
 
 impl Bytes for [u8] {
@@ -114,8 +100,27 @@ fn machine_name(machine: u16) -> String {
 pub(crate) fn read(bytes: &(impl Bytes + ?Sized)) -> Result<Image, Unfit> {
     let header = Header::read(bytes)?;
     let note = segments(bytes, &header)?;
-    let by_name = sections(bytes, &header)?;
+    let by_name = sections(bytes, &header, note.is_none())?;
     Ok(Image { note: note.or(by_name) })
+}
+
+/// Reads the note of a file whose other parts are not checked yet. Without a note in a segment, the whole file is checked.
+pub(crate) fn note(bytes: &(impl Bytes + ?Sized)) -> Result<Option<Vec<u8>>, Unfit> {
+    let header = Header::read(bytes)?;
+    for i in 0..header.segments {
+        let mut raw = [0; PHDR as usize];
+        if !bytes.read(header.segments_at + i * PHDR, &mut raw) {
+            break;
+        }
+        let field = Fields(&raw);
+        if field.u32(0) == PT_NOTE {
+            let note = find_note(bytes, field.u64(8), field.u64(32), field.u64(48));
+            if note.is_some() {
+                return Ok(note);
+            }
+        }
+    }
+    read(bytes).map(|image| image.note)
 }
 
 /// Checks whether `len` bytes at `offset` lie inside a file of `total` bytes.
@@ -312,10 +317,14 @@ fn segments(bytes: &(impl Bytes + ?Sized), header: &Header) -> Result<Option<Vec
     Ok(note)
 }
 
-/// Checks the sections with contents. Returns the identity note of the section with the note's section name, because some tools
-/// move a note section out of PT_NOTE.
-fn sections(bytes: &(impl Bytes + ?Sized), header: &Header) -> Result<Option<Vec<u8>>, Unfit> {
-    let names = section(bytes, header, header.names_index);
+/// Checks the sections with contents. If requested, returns the identity note of the section with the note's section name, because
+/// some tools move a note section out of PT_NOTE.
+fn sections(
+    bytes: &(impl Bytes + ?Sized),
+    header: &Header,
+    finds_note: bool,
+) -> Result<Option<Vec<u8>>, Unfit> {
+    let names = section(bytes, header, header.names_index).filter(|_| finds_note);
     let mut note = None;
     for i in 0..header.sections {
         let Some(it) = section(bytes, header, i) else {

@@ -1,8 +1,11 @@
 //! A provider's origin and identity: the identity note, checked against the core and the file's name.
 
-use crate::elf::{self, OpenFile};
+use crate::elf::{self, OpenFile, Windows};
 use std::fs::File;
+use std::mem::offset_of;
+use std::ops::Range;
 use std::path::PathBuf;
+use tieline_explain::is_plain;
 use tieline_plugin_api::OUT_OF_BAND;
 use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, NoteDesc};
 use tieline_plugin_api::note_flags;
@@ -23,12 +26,32 @@ pub struct Identity {
     pub min_core_minor: u16,
     /// Whether the provider was built in Rust with `panic = "abort"`, so that a panic in it ends the process.
     pub aborts: bool,
+    /// The paths of which the provider needs one; empty if it needs none.
+    pub needs: Vec<PathBuf>,
+    /// The reason to report if there is none of them.
+    pub reason: String,
+}
+
+impl Identity {
+    /// Returns the reason that the provider has no device: none of the paths that it needs exists. A path that this process may not
+    /// look up counts as one that exists.
+    #[must_use]
+    pub fn missing(&self) -> Option<&str> {
+        let is_missing = |path: &PathBuf| {
+            let error = path.metadata().err().and_then(|error| error.raw_os_error());
+            matches!(error, Some(libc::ENOENT | libc::ENOTDIR))
+        };
+        (!self.needs.is_empty() && self.needs.iter().all(is_missing)).then_some(&*self.reason)
+    }
 }
 
 /// The length of the note's record in ABI 1.0. A later minor version may have a longer record; no record of this major version is
 /// shorter.
 const FIRST_LENGTH: usize = 76;
 const _: () = assert!(size_of::<NoteDesc>() >= FIRST_LENGTH);
+/// The places of the paths and of the reason. A shorter record has neither.
+const NEEDS: Range<usize> = offset_of!(NoteDesc, needs)..offset_of!(NoteDesc, reason);
+const REASON: Range<usize> = offset_of!(NoteDesc, reason)..size_of::<NoteDesc>();
 
 /// The origin of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,9 +88,24 @@ pub fn note_of(file: &File) -> Result<Option<Vec<u8>>, Refusal> {
     let unreadable = |error: std::io::Error| -> Refusal {
         ("search", Unfit { expected: "a file that can be read".into(), found: error.to_string() })
     };
+    let mut memory = Windows::default();
     let len = file.metadata().map_err(unreadable)?.len();
-    let image = elf::read(&OpenFile { file, len }).map_err(|unfit| ("elf", unfit))?;
-    Ok(image.note)
+    let file = OpenFile::new(file.try_clone().map_err(unreadable)?, len, &mut memory);
+    Ok(elf::read(&file).map_err(|unfit| ("elf", unfit))?.note)
+}
+
+/// Reads the identity of a file whose name contains this one. The parts that only the loader needs are left to
+/// [`check_structure`], because most files that are left out never reach the loader.
+pub(crate) fn identity_in(file: &OpenFile<'_>, in_file: &str) -> Result<Identity, Refusal> {
+    let note = elf::note(file).map_err(|unfit| ("elf", unfit))?;
+    // A damaged file may well have a damaged note.
+    check_note(note.as_deref(), Some(in_file))
+        .map_err(|refusal| check_structure(file).err().unwrap_or(refusal))
+}
+
+/// Checks the parts of a file that the loader relies on without checking them.
+pub(crate) fn check_structure(file: &OpenFile<'_>) -> Result<(), Refusal> {
+    elf::read(file).map(|_| ()).map_err(|unfit| ("elf", unfit))
 }
 
 /// Checks the descriptor of the note, and that its name is that in the name of the file, if it is given.
@@ -141,7 +179,10 @@ pub fn check_note(desc: Option<&[u8]>, in_file: Option<&str>) -> Result<Identity
     let Ok(version) = semver::Version::parse(version) else {
         return refuse("note", "a version such as 1.2.0", format!("`{}`", version.escape_debug()));
     };
+    let (needs, reason) = needs(&desc[..usize::from(desc_len)])?;
     Ok(Identity {
+        needs,
+        reason,
         name: name.to_string(),
         version,
         abi_minor,
@@ -149,6 +190,35 @@ pub fn check_note(desc: Option<&[u8]>, in_file: Option<&str>) -> Result<Identity
         min_core_minor,
         aborts: flags & (note_flags::RUST | note_flags::UNWIND) == note_flags::RUST,
     })
+}
+
+/// Reads the paths of which the provider needs one, and the reason to report if there is none. A record without this part needs
+/// nothing.
+fn needs(record: &[u8]) -> Result<(Vec<PathBuf>, String), Refusal> {
+    let (Some(paths), Some(reason)) = (record.get(NEEDS), record.get(REASON)) else {
+        return Ok((Vec::new(), String::new()));
+    };
+    let shown = |bytes: &[u8]| {
+        let end = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        format!("`{}`", bytes[..end].escape_ascii())
+    };
+    let plain = |bytes| text(bytes).filter(|text| text.chars().all(is_plain));
+    let is_path = |path: &str| path.starts_with('/');
+    let paths = match plain(paths) {
+        Some("") => return Ok((Vec::new(), String::new())),
+        Some(paths) if paths.split(':').all(is_path) => paths.split(':').map(PathBuf::from),
+        _ => {
+            return refuse(
+                "note",
+                "absolute paths of at most 63 bytes, with `:` between",
+                shown(paths),
+            );
+        }
+    };
+    match plain(reason).filter(|reason| !reason.trim().is_empty()) {
+        Some(reason) => Ok((paths.collect(), reason.to_string())),
+        None => refuse("note", "a reason of 1 to 191 bytes beside the paths", shown(reason)),
+    }
 }
 
 /// Returns the name and the version that a note states, whether valid or not. Returns `None` if the record is too short or they are

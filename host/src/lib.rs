@@ -3,16 +3,18 @@
 //! Each file passes these steps, and the report records a failed step:
 //!
 //! 1. the rights of the directory and of the file (`search`, `permissions`)
-//! 2. the file's structure (`elf`) and identity (`note`, `abi`)
+//! 2. the file's header (`elf`) and identity (`note`, `abi`)
 //! 3. the filters
-//! 4. a trial in a child process (`probe`), if this process can use the loader (`static`, `fork`). Files of the system directory
+//! 4. the paths that the note requires: a provider without its device is recorded as not used
+//! 5. the parts of the file on which the loader relies (`elf`)
+//! 6. a trial in a child process (`probe`), if this process can use the loader (`static`, `fork`). Files of the system directory
 //!    and files that are loaded already are not tried
-//! 5. the loader (`dlopen`, `symbol`)
-//! 6. the file's entry function (`init`, or `value` if it refuses a setting; a missing device is recorded as not used)
-//! 7. the file's tables (`tables`) and layouts (`layout`)
+//! 7. the loader (`dlopen`, `symbol`)
+//! 8. the file's entry function (`init`, or `value` if it refuses a setting; a missing device is recorded as not used)
+//! 9. the file's tables (`tables`) and layouts (`layout`)
 //!
-//! No code of a file runs before step 4. A file that a filter excludes is read but not loaded. The loaded file is the file that was
-//! checked, unless this process had loaded an earlier file of that path. The first file of a name that passes is used. If a file
+//! No code of a file runs before step 6. Of a file that a filter excludes, only the note is read. The loaded file is the file that
+//! was checked, unless this process had loaded an earlier file of that path. The first file of a name that passes is used. If a file
 //! fails, the next file of the same provider name is tried, and the built-in provider last.
 
 pub mod abi;
@@ -43,6 +45,7 @@ use std::sync::Arc;
 use tieline_explain::{Log, LogLine, Record, Verdict};
 use tieline_plugin_api::abi::EntryFn;
 use tieline_plugin_api::log_level;
+use tieline_trial::Trust;
 pub use tieline_trial::Unfit;
 
 /// A provider linked into the library or into the program.
@@ -115,13 +118,16 @@ fn search_in(
 ) -> Discovery {
     let looked = path.looked();
     let mode = probe::Mode::parse(settings.get("TIELINE_PROBE").map(|set| set.0).as_deref());
-    let (candidates, records) = path.candidates();
+    let (trust, maps) = (Trust::current_process(), sys::Mappings::default());
+    let mut windows = elf::Windows::default();
+    let (candidates, records) = path.candidates(&trust);
     let in_files = candidates.iter().map(|candidate| candidate.name_in_file.as_str());
     let names: Vec<&str> = in_files.chain(builtin.iter().map(|it| it.name)).collect();
     settings.found(&names);
+    let is_tried = candidates.iter().any(|candidate| !candidate.system);
     let mut search = Search { providers: Vec::new(), records, settings, log, wanted };
     for candidate in candidates {
-        let examined = match search::examine(&candidate) {
+        let examined = match search::examine(&candidate, &trust, &mut windows) {
             Ok(examined) => examined,
             Err(refusal) => {
                 let name = candidate.name_in_file.replace('_', "-");
@@ -134,12 +140,16 @@ fn search_in(
         let (settings, log) = (search.settings.clone(), search.log.clone());
         search.consider(name, version, origin.clone(), || {
             loadable(tieline_plugin_api::is_static_program())?;
+            if let Some(reason) = examined.identity.missing().filter(|_| !settings.mentions(name)) {
+                let (expected, found) = ("its device".to_string(), reason.to_string());
+                return Err((load::NO_DEVICE, Unfit { expected, found }));
+            }
+            identity::check_structure(&examined.checked.file)?;
             drop(load::begin()?);
-            // A file that this process has loaded needs no trial, because the child would call into a copy of the file.
-            if !candidate.system && !load::is_loaded(&candidate.path) {
+            if !candidate.system {
                 probe::check(&candidate.path, &examined.checked.meta, mode, &*settings)?;
             }
-            load::open_file(&candidate.path, &examined.checked, version, |text| {
+            load::open_file(&candidate.path, &examined.checked, version, &maps, |text| {
                 log.push(name, log_level::WARN, text);
             })
         });
@@ -147,6 +157,9 @@ fn search_in(
             let text = "built with panic=abort: a panic in it would end the process".to_string();
             search.log.push(name, log_level::WARN, text);
         }
+    }
+    if mode == probe::Mode::On && is_tried {
+        probe::end_search();
     }
     for it in builtin {
         match semver::Version::parse(it.version) {

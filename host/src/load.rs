@@ -139,12 +139,13 @@ pub fn entry_of(path: &Path) -> Result<EntryFn, Refusal> {
 /// entry function.
 pub(crate) fn open_file(
     path: &Path,
-    checked: &Checked,
+    checked: &Checked<'_>,
     version: &semver::Version,
+    maps: &sys::Mappings,
     warn: impl FnOnce(String),
 ) -> Result<EntryFn, Refusal> {
     let entry = entry_of(path)?;
-    compare_files(entry as *const c_void, path, checked, version, warn).map(|()| entry)
+    compare_files(entry as *const c_void, path, checked, version, maps, warn).map(|()| entry)
 }
 
 /// The refusal of a file that the loader does not accept, in the loader's words.
@@ -169,11 +170,12 @@ pub(crate) fn foreign_symbol() -> Refusal {
 fn compare_files(
     entry: *const c_void,
     path: &Path,
-    checked: &Checked,
+    checked: &Checked<'_>,
     version: &semver::Version,
+    maps: &sys::Mappings,
     warn: impl FnOnce(String),
 ) -> Result<(), Refusal> {
-    let (Some(mapped), Some(wanted)) = (sys::file_at(entry), sys::as_mapped(&checked.file)) else {
+    let Some((wanted, mapped)) = maps.compare(checked.file.file(), &checked.meta, entry) else {
         // Without /proc, the check is that the path still leads to the same file.
         let now = std::fs::metadata(path).map(|meta| FileKey::of(&meta));
         return match now {
@@ -343,6 +345,11 @@ impl LoadedProvider {
     #[inline]
     pub fn poisoned(&self) -> bool {
         self.poisoned.load(Ordering::Acquire)
+    }
+
+    /// Fails with `ProviderFailed` if the provider is out of use.
+    pub(crate) fn check_alive(&self) -> Result<(), Status> {
+        if self.poisoned() { Err(Status::ProviderFailed) } else { Ok(()) }
     }
 
     /// Returns the reason that the provider is out of use; empty if it is in use.

@@ -20,7 +20,6 @@ use super::load;
 use super::room::Room;
 use super::settings::Settings;
 use super::sys::{self, Call, Step, Trial};
-use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -30,7 +29,7 @@ use std::time::Duration;
 use tieline_explain::Log;
 use tieline_plugin_api::abi::{Declared, ENTRY_SYMBOL, Set};
 use tieline_plugin_api::process::PerProcess;
-use tieline_trial::{Answer, Cache, FileKey, Key, Unfit, now};
+use tieline_trial::{Answer, Answers, Cache, FileKey, Key, Unfit, now};
 
 /// The time limit for all steps of a child process together.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -55,27 +54,49 @@ impl Mode {
     }
 }
 
-/// Checks by a trial, or by the kept result of one, that a process survives loading and starting `path`. If there is neither, the
-/// file passes.
+/// The answers that this process has looked up; `None` before the first.
+static ANSWERS: PerProcess<Mutex<Option<Answers>>> = PerProcess::new();
+
+/// Releases the answers about files that the search has not found.
+pub(crate) fn end_search() {
+    if let Some(answers) = &mut *ANSWERS.lock().unwrap_or_else(PoisonError::into_inner) {
+        answers.keep_asked();
+    }
+}
+
+/// Checks by a trial, or by the kept result of one, that a process survives loading and starting `path`. If there is neither, or if
+/// this process has loaded the file already, the file passes.
 pub(crate) fn check(
     path: &Path,
     meta: &fs::Metadata,
     mode: Mode,
     settings: &dyn Settings,
 ) -> Result<(), Refusal> {
-    static ANSWERS: PerProcess<Mutex<Option<HashMap<Key, Answer>>>> = PerProcess::new();
     if mode == Mode::Off {
         return Ok(());
     }
     let key = Key::from(FileKey::of(meta));
     let now = now();
-    if mode == Mode::On {
+    let known = (mode == Mode::On).then(|| {
         let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
-        let answers =
-            answers.get_or_insert_with(|| cache().map_or_else(HashMap::new, |cache| cache.read()));
-        if let Some(answer) = answers.get(&key).filter(|answer| answer.holds(now)) {
-            return told(answer, true);
+        let read = || cache().map_or_else(Answers::default, |cache| cache.answers());
+        let answers = answers.get_or_insert_with(read);
+        if answers.lacks(&key) {
+            answers.fill_up(read());
         }
+        answers.valid(&key, now)
+    });
+    // A question to the loader costs four system calls, and a file that starts needs none.
+    let known = known.flatten();
+    if known.as_ref().is_some_and(|answer| answer.fault.is_none()) {
+        return Ok(());
+    }
+    // A file that this process has loaded needs no trial, because the child would call into a copy of the file.
+    if load::is_loaded(path) {
+        return Ok(());
+    }
+    if let Some(answer) = known {
+        return told(&answer, true);
     }
     let trial = try_file(path, settings);
     if let Some(refusal) = refusal_of_loader(&trial) {
@@ -85,7 +106,7 @@ pub(crate) fn check(
     let answer = Answer { fault, at: now };
     if mode == Mode::On {
         let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = answers.get_or_insert_default().insert(key.clone(), answer.clone());
+        answers.get_or_insert_default().add(&key, &answer);
         if let Some(cache) = cache() {
             cache.add(&key, &answer);
         }

@@ -9,6 +9,7 @@
 //! directory and so choose its providers. `TIELINE_PROVIDER_PATH` then counts only if the program or the system file sets it; the
 //! environment is ignored (`tieline_config`).
 
+use super::elf::{OpenFile, Windows};
 use super::identity::{self, Identity, Refusal};
 use super::load;
 use super::settings::Settings;
@@ -54,17 +55,20 @@ pub(crate) struct FoundFile {
     pub(crate) name_in_file: String,
     /// Whether the file lies in the system directory.
     pub(crate) system: bool,
+    /// The file in the real path of its directory, which was checked; `None` if the entry may be a symbolic link, which leads
+    /// elsewhere.
+    place: Option<PathBuf>,
 }
 
-/// A candidate that was opened and read.
-pub(crate) struct Examined {
+/// A candidate that was opened, and whose note was read.
+pub(crate) struct Examined<'s> {
     pub(crate) identity: Identity,
-    pub(crate) checked: Checked,
+    pub(crate) checked: Checked<'s>,
 }
 
 /// The file that was checked, still open for the comparison with the file that is loaded.
-pub(crate) struct Checked {
-    pub(crate) file: fs::File,
+pub(crate) struct Checked<'s> {
+    pub(crate) file: OpenFile<'s>,
     pub(crate) meta: fs::Metadata,
 }
 
@@ -124,11 +128,10 @@ impl SearchPath {
     }
 
     /// Lists the candidates in search order and records the directories that cannot be searched.
-    pub(crate) fn candidates(self) -> (Vec<FoundFile>, Vec<Record>) {
+    pub(crate) fn candidates(self, trust: &Trust) -> (Vec<FoundFile>, Vec<Record>) {
         let mut records = Vec::new();
         let mut candidates = Vec::new();
         let mut seen = HashSet::new();
-        let trust = Trust::current_process();
         for (directory, kind) in &self.directories {
             let names = match names(directory) {
                 Ok(names) => names,
@@ -149,17 +152,21 @@ impl SearchPath {
             if names.is_empty() && *kind != Kind::Named {
                 continue;
             }
-            if let Err((phase, unfit)) = directory_is_safe(&trust, directory) {
-                records.push(refused(directory, phase, unfit.expected, unfit.found));
-                continue;
-            }
-            for (file_name, name_in_file) in names {
-                let path = directory.join(file_name);
+            let folder = match directory_is_safe(trust, directory) {
+                Ok(folder) => folder,
+                Err((phase, unfit)) => {
+                    records.push(refused(directory, phase, unfit.expected, unfit.found));
+                    continue;
+                }
+            };
+            for Entry { file_name, name_in_file, is_link } in names {
+                let path = directory.join(&file_name);
+                let place = (!is_link).then(|| folder.join(&file_name));
                 // A second name of the same file is not a second candidate.
-                let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
-                if seen.insert(real) {
+                let real = place.clone().or_else(|| fs::canonicalize(&path).ok());
+                if seen.insert(real.unwrap_or_else(|| path.clone())) {
                     let system = *kind == Kind::System;
-                    candidates.push(FoundFile { path, name_in_file, system });
+                    candidates.push(FoundFile { path, name_in_file, system, place });
                 }
             }
         }
@@ -171,8 +178,17 @@ fn system_directory() -> PathBuf {
     Path::new(LIBDIR).join(format!("tieline-{ABI_MAJOR}/providers"))
 }
 
+/// An entry of a directory with the name of a provider file.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    file_name: std::ffi::OsString,
+    name_in_file: String,
+    /// Whether the entry is a symbolic link, or its kind is unknown.
+    is_link: bool,
+}
+
 /// Returns the provider files of a directory, sorted, each with the provider name in its file name.
-fn names(directory: &Path) -> std::io::Result<Vec<(std::ffi::OsString, String)>> {
+fn names(directory: &Path) -> std::io::Result<Vec<Entry>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(directory)? {
         // An unreadable entry does not affect the other entries.
@@ -180,8 +196,10 @@ fn names(directory: &Path) -> std::io::Result<Vec<(std::ffi::OsString, String)>>
         let file_name = entry.file_name();
         let in_file =
             std::str::from_utf8(file_name.as_bytes()).ok().and_then(identity::name_in_file);
-        if let Some(in_file) = in_file.map(str::to_string) {
-            names.push((file_name, in_file));
+        if let Some(name_in_file) = in_file.map(str::to_string) {
+            // Most file systems report the kind with the name.
+            let is_link = entry.file_type().map_or(true, |kind| kind.is_symlink());
+            names.push(Entry { file_name, name_in_file, is_link });
         }
     }
     names.sort();
@@ -190,32 +208,38 @@ fn names(directory: &Path) -> std::io::Result<Vec<(std::ffi::OsString, String)>>
 
 /// Checks whether only root and this user control the contents of a directory. Returns the directory's real path.
 fn directory_is_safe(trust: &Trust, directory: &Path) -> Result<PathBuf, Refusal> {
-    let unreadable = |found: String| -> Refusal {
-        ("search", Unfit { expected: "a directory that can be read".into(), found })
-    };
-    let real = follow(trust, directory, "a directory that can be read")?;
-    let meta = fs::symlink_metadata(&real).map_err(|error| unreadable(error.to_string()))?;
+    let (real, meta) = follow(trust, directory, "a directory that can be read")?;
     trust.check(&real, &meta, "a directory").map_err(|unfit| ("permissions", unfit))?;
     Ok(real)
 }
 
-fn follow(trust: &Trust, path: &Path, expected: &str) -> Result<PathBuf, Refusal> {
-    trust.follow(path).map_err(|obstacle| match obstacle {
+fn follow(trust: &Trust, path: &Path, expected: &str) -> Result<(PathBuf, fs::Metadata), Refusal> {
+    trust.target(path).map_err(|obstacle| match obstacle {
         Obstacle::Unsafe(unfit) => ("permissions", unfit),
         Obstacle::Nowhere(found) => ("search", Unfit { expected: expected.into(), found }),
     })
 }
 
-/// Checks a candidate's rights, structure and note. None of its code runs.
-pub(crate) fn examine(candidate: &FoundFile) -> Result<Examined, Refusal> {
+/// Checks a candidate's rights and note. None of its code runs.
+pub(crate) fn examine<'s>(
+    candidate: &FoundFile,
+    trust: &Trust,
+    memory: &'s mut Windows,
+) -> Result<Examined<'s>, Refusal> {
     const READABLE: &str = "a file that can be read";
     let unreadable = |error: std::io::Error| -> Refusal {
         ("search", Unfit { expected: READABLE.into(), found: error.to_string() })
     };
-    let trust = Trust::current_process();
-    let real = follow(&trust, &candidate.path, READABLE)?;
-    // If the path is a symbolic link, the file lies in another directory, which must be safe too.
-    let _ = directory_is_safe(&trust, real.parent().unwrap_or(Path::new("/")))?;
+    // The search has checked the directory, and no other user can change its entries since.
+    let real = match &candidate.place {
+        Some(place) => place.clone(),
+        None => {
+            let (real, _) = follow(trust, &candidate.path, READABLE)?;
+            // A symbolic link leads to a file in another directory, which must be safe too.
+            let _ = directory_is_safe(trust, real.parent().unwrap_or(Path::new("/")))?;
+            real
+        }
+    };
     // A FIFO with a provider's name must not block the search.
     let file = fs::OpenOptions::new()
         .read(true)
@@ -228,8 +252,8 @@ pub(crate) fn examine(candidate: &FoundFile) -> Result<Examined, Refusal> {
         return Err(("permissions", Unfit { expected, found }));
     }
     trust.check(&real, &meta, "a file").map_err(|unfit| ("permissions", unfit))?;
-    let note = identity::note_of(&file)?;
-    let identity = identity::check_note(note.as_deref(), Some(&candidate.name_in_file))?;
+    let file = OpenFile::new(file, meta.len(), memory);
+    let identity = identity::identity_in(&file, &candidate.name_in_file)?;
     Ok(Examined { identity, checked: Checked { file, meta } })
 }
 

@@ -1,12 +1,13 @@
 //! The settings that providers request from the host.
 
-use tieline_explain::upper;
+use tieline_explain::upper_char;
 use tieline_plugin_api::abi::{Declared, Set};
 
 /// Checks whether a variable's name is `TIELINE_<PROVIDER>_...`.
 pub fn is_named_after(provider: &str, name: &str) -> bool {
-    let rest = name.strip_prefix("TIELINE_").and_then(|it| it.strip_prefix(&upper(provider)));
-    rest.is_some_and(|rest| rest.starts_with('_'))
+    let Some(rest) = name.strip_prefix("TIELINE_") else { return false };
+    let mut rest = rest.chars();
+    provider.chars().all(|c| rest.next() == Some(upper_char(c))) && rest.next() == Some('_')
 }
 
 /// The source of the configuration for providers and for the search itself.
@@ -24,6 +25,12 @@ pub trait Settings: Send + Sync {
 
     /// Receives the names of the candidate files and of the built-in providers, before any of them starts.
     fn found(&self, _names: &[&str]) {}
+
+    /// Checks whether the user mentions this provider: in a list, or by setting one of its variables. Such a provider is loaded even
+    /// if its note states that it has no device here, because it checks the values and has more to report.
+    fn mentions(&self, _provider: &str) -> bool {
+        false
+    }
 
     /// Checks by its name whether a variable outside the core may belong to this provider.
     fn may_declare(&self, provider: &str, name: &str) -> bool {

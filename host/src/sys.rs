@@ -10,10 +10,12 @@
 use super::abi::trial;
 use super::abi::watched::Broke;
 use super::room::Room;
+use std::cell::OnceCell;
 use std::ffi::{CStr, c_void};
-use std::fs::File;
-use std::io;
+use std::fs::{File, Metadata};
+use std::io::{self, Read, Seek};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 use tieline_plugin_api::abi::{EntryFn, Host};
 use tieline_trial::{End, Outcome, Say, Share, in_child};
@@ -33,46 +35,189 @@ pub(crate) fn random_id() -> Option<[u8; 16]> {
 }
 
 /// The identity of a file in the mappings of a process. Its numbers may differ from those of stat (overlayfs, btrfs).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MappedFile(String);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MappedFile {
+    /// The major and the minor number of the device.
+    device: (u32, u32),
+    inode: u64,
+}
 
-impl std::fmt::Display for MappedFile {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "device and inode {}", self.0)
+impl MappedFile {
+    /// Returns the identity with the numbers of stat.
+    fn by_stat(meta: &Metadata) -> MappedFile {
+        let device = (libc::major(meta.dev()), libc::minor(meta.dev()));
+        MappedFile { device, inode: meta.ino() }
     }
 }
 
-/// Returns the file that is mapped at an address; `None` without /proc, or if no file is mapped there.
-pub(crate) fn file_at(address: *const c_void) -> Option<MappedFile> {
-    mapped_at(&std::fs::read("/proc/self/maps").ok()?, address as usize)
+impl std::fmt::Display for MappedFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (major, minor) = self.device;
+        write!(f, "device and inode {major:02x}:{minor:02x} {}", self.inode)
+    }
 }
 
-/// Searches mappings in the form `start-end rights offset device inode path`, one line each.
-fn mapped_at(maps: &[u8], address: usize) -> Option<MappedFile> {
-    maps.split(|&byte| byte == b'\n').find_map(|line| {
-        let line = String::from_utf8_lossy(line);
-        let mut words = line.split_ascii_whitespace();
-        let (start, end) = words.next()?.split_once('-')?;
-        let number = |text| usize::from_str_radix(text, 16).ok();
-        let inside = (number(start)?..number(end)?).contains(&address);
-        let (device, inode) = (words.nth(2)?, words.next()?);
-        (inside && inode != "0").then(|| MappedFile(format!("{device} {inode}")))
-    })
+/// The mappings of this process, opened when they are first needed.
+#[derive(Default)]
+pub(crate) struct Mappings {
+    file: OnceCell<Option<File>>,
 }
 
-/// Returns the identity that an open file has in the mappings.
-pub(crate) fn as_mapped(file: &File) -> Option<MappedFile> {
-    const LEN: usize = 1;
-    // SAFETY: a new mapping of one page, which nothing reads and which is unmapped before this returns.
-    unsafe {
-        let (none, fd) = (std::ptr::null_mut(), file.as_raw_fd());
-        let page = libc::mmap(none, LEN, libc::PROT_READ, libc::MAP_PRIVATE, fd, 0);
-        if page == libc::MAP_FAILED {
-            return None;
+impl Mappings {
+    /// Returns the identity of an open file in the mappings, and that of the file at an address; `None` without /proc, or if no
+    /// file is mapped there.
+    pub(crate) fn compare(
+        &self,
+        file: &File,
+        meta: &Metadata,
+        address: *const c_void,
+    ) -> Option<(MappedFile, MappedFile)> {
+        let [there] = self.files_at([address.addr()])?;
+        let there = there?;
+        // On most file systems, the mappings have the numbers of stat. The file is not mapped for its own sake then.
+        if there == MappedFile::by_stat(meta) {
+            return Some((there, there));
         }
-        let mapped = file_at(page);
-        let _ = libc::munmap(page, LEN);
-        mapped
+        let page = Page::of(file)?;
+        let [page] = self.files_at([page.0.addr()])?;
+        Some((page?, there))
+    }
+
+    fn files_at<const N: usize>(&self, addresses: [usize; N]) -> Option<[Option<MappedFile>; N]> {
+        let file = self.file.get_or_init(|| File::open("/proc/self/maps").ok()).as_ref()?;
+        let mut found = [None; N];
+        for (place, address) in found.iter_mut().zip(addresses) {
+            match query(file, address) {
+                Ok(mapped) => *place = mapped,
+                // The kernel is older than 6.11, or a filter forbids the query. The text states the same.
+                Err(_) => return from_text(file, addresses),
+            }
+        }
+        Some(found)
+    }
+}
+
+/// The record of the kernel's query for one mapping, `struct procmap_query`.
+#[repr(C)]
+#[derive(Default)]
+struct MapQuery {
+    size: u64,
+    flags: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    rights: u64,
+    page_bytes: u64,
+    offset: u64,
+    inode: u64,
+    major: u32,
+    minor: u32,
+    name_len: u32,
+    build_id_len: u32,
+    name: u64,
+    build_id: u64,
+}
+
+/// `_IOWR('f', 17, struct procmap_query)`, in the encoding of all architectures but some old ones, on which the query fails.
+const PROCMAP_QUERY: u32 = 3 << 30 | (size_of::<MapQuery>() as u32) << 16 | 0x66 << 8 | 17;
+
+/// Queries the kernel for the file at an address.
+///
+/// # Errors
+/// The kernel does not know the query.
+fn query(maps: &File, address: usize) -> io::Result<Option<MappedFile>> {
+    let size = size_of::<MapQuery>() as u64;
+    let mut query = MapQuery { size, address: address as u64, ..MapQuery::default() };
+    // SAFETY: the record has the layout and the size that the request encodes, and outlives the call. Its lengths are 0, so the
+    // kernel writes no name and no build id.
+    let code = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) };
+    if code != 0 {
+        let error = io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::ENOENT) { Ok(None) } else { Err(error) };
+    }
+    let device = (query.major, query.minor);
+    Ok((query.inode != 0).then_some(MappedFile { device, inode: query.inode }))
+}
+
+/// Searches the text of the mappings for the files at these addresses.
+fn from_text<const N: usize>(
+    mut maps: &File,
+    addresses: [usize; N],
+) -> Option<[Option<MappedFile>; N]> {
+    let mut wanted = addresses.map(|address| (address, None));
+    maps.rewind().ok()?;
+    find(maps, &mut wanted).ok()?;
+    Some(wanted.map(|(_, file)| file))
+}
+
+/// The mapping of one page of an open file, by which the file is recognised among the mappings.
+struct Page(*mut c_void);
+
+/// The length of the mapping, which the kernel rounds to a page.
+const PAGE: usize = 1;
+
+impl Page {
+    /// Maps the first page of the file. Nothing reads the page.
+    fn of(file: &File) -> Option<Page> {
+        let none = std::ptr::null_mut();
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let page = unsafe {
+            libc::mmap(none, PAGE, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0)
+        };
+        (page != libc::MAP_FAILED).then_some(Page(page))
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: this object made the mapping, and nothing refers to it.
+        let _ = unsafe { libc::munmap(self.0, PAGE) };
+    }
+}
+
+/// Searches mappings for the files at these addresses, until all are found.
+fn find(mut maps: impl Read, wanted: &mut [(usize, Option<MappedFile>)]) -> io::Result<()> {
+    // The kernel returns whole lines, at most a page of them with each read.
+    let mut text = vec![0; 16 * 1024];
+    let mut filled = 0;
+    loop {
+        if filled == text.len() {
+            text.resize(2 * filled, 0);
+        }
+        let got = maps.read(&mut text[filled..])?;
+        filled += got;
+        let last = text[..filled].iter().rposition(|&byte| byte == b'\n');
+        let whole = if got == 0 { filled } else { last.map_or(0, |last| last + 1) };
+        for line in text[..whole].split(|&byte| byte == b'\n') {
+            fill(line, wanted);
+        }
+        if got == 0 || wanted.iter().all(|(_, file)| file.is_some()) {
+            return Ok(());
+        }
+        text.copy_within(whole..filled, 0);
+        filled -= whole;
+    }
+}
+
+/// Reads one mapping, of the form `start-end rights offset device inode path`.
+fn fill(line: &[u8], wanted: &mut [(usize, Option<MappedFile>)]) {
+    let mut words = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+    let mut word = || std::str::from_utf8(words.next()?).ok();
+    let number = |text| usize::from_str_radix(text, 16).ok();
+    let Some((start, end)) = word().and_then(|range| range.split_once('-')) else { return };
+    let (Some(start), Some(end)) = (number(start), number(end)) else { return };
+    let is_inside = |(at, _): &&mut (usize, Option<MappedFile>)| (start..end).contains(at);
+    let mut inside = wanted.iter_mut().filter(is_inside).peekable();
+    if inside.peek().is_none() {
+        return;
+    }
+    let (_, _) = (word(), word());
+    let Some((major, minor)) = word().and_then(|device| device.split_once(':')) else { return };
+    let device = |text| u32::from_str_radix(text, 16).ok();
+    let inode = word().and_then(|inode| inode.parse().ok()).filter(|inode| *inode != 0);
+    if let (Some(major), Some(minor), Some(inode)) = (device(major), device(minor), inode) {
+        let device = (major, minor);
+        inside.for_each(|(_, file)| *file = Some(MappedFile { device, inode }));
     }
 }
 

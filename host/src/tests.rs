@@ -152,16 +152,30 @@ proptest! {
     fn a_spoilt_descriptor_is_a_refusal_or_a_sound_identity(
         at in 0..size_of::<NoteDesc>(), value in any::<u8>(),
     ) {
-        let mut bytes = good_note().to_vec();
+        let mut bytes = note_needing(b"/dev/none:/sys/none", b"there is none").to_vec();
         bytes[at] = value;
         if let Ok(identity) = check_named(Some(&bytes), "shm_cma") {
-            prop_assert_eq!(identity.name, "shm-cma");
+            prop_assert_eq!(&identity.name, "shm-cma");
+            assert_sound(&identity);
         }
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+    #[test]
+    fn random_paths_and_reasons_are_a_refusal_or_sound(
+        len in 70..400_u16,
+        tail in proptest::collection::vec(prop_oneof![Just(0_u8), Just(b'/'), Just(b':'), any::<u8>()], 0..320),
+    ) {
+        let mut bytes = good_note().to_vec();
+        bytes.extend(tail);
+        bytes[..2].copy_from_slice(&len.to_ne_bytes());
+        if let Ok(identity) = check_named(Some(&bytes), "shm_cma") {
+            assert_sound(&identity);
+        }
+    }
 
     #[test]
     fn a_spoilt_real_file_never_hurts_the_reader(
@@ -181,8 +195,16 @@ proptest! {
     }
 }
 
-fn good_note() -> [u8; size_of::<NoteDesc>()] {
-    let mut bytes = [0; size_of::<NoteDesc>()];
+/// Checks the parts of an identity that reports show, or that lead to a look-up in the file system.
+fn assert_sound(identity: &Identity) {
+    assert!(identity.needs.iter().all(|path| path.is_absolute()), "{identity:?}");
+    assert!(identity.reason.chars().all(tieline_explain::is_plain), "{identity:?}");
+    assert_eq!(identity.needs.is_empty(), identity.reason.is_empty(), "{identity:?}");
+}
+
+/// A note of ABI 1.0, without paths.
+fn good_note() -> [u8; 76] {
+    let mut bytes = [0; 76];
     for (at, value) in [(0, 76), (2, 1), (4, 1)] {
         bytes[at..at + 2].copy_from_slice(&u16::to_ne_bytes(value));
     }
@@ -191,9 +213,19 @@ fn good_note() -> [u8; size_of::<NoteDesc>()] {
     bytes
 }
 
-fn note_with(at: usize, value: u16) -> [u8; size_of::<NoteDesc>()] {
+fn note_with(at: usize, value: u16) -> [u8; 76] {
     let mut bytes = good_note();
     bytes[at..at + 2].copy_from_slice(&value.to_ne_bytes());
+    bytes
+}
+
+/// A note that requires one of these paths.
+fn note_needing(paths: &[u8], reason: &[u8]) -> [u8; size_of::<NoteDesc>()] {
+    let mut bytes = [0; size_of::<NoteDesc>()];
+    bytes[..76].copy_from_slice(&good_note());
+    bytes[..2].copy_from_slice(&(size_of::<NoteDesc>() as u16).to_ne_bytes());
+    bytes[76..76 + paths.len()].copy_from_slice(paths);
+    bytes[140..140 + reason.len()].copy_from_slice(reason);
     bytes
 }
 
@@ -262,6 +294,98 @@ fn a_longer_note_of_a_later_minor_is_read_as_far_as_it_is_known() {
     longer[..2].copy_from_slice(&75u16.to_ne_bytes());
     let (phase, unfit) = check_named(Some(&longer), "shm_cma").unwrap_err();
     assert_eq!((phase, &unfit.found[..]), ("note", "one that says 75 in a note of 100 bytes"));
+}
+
+#[test]
+fn provider_lacks_its_device_if_none_of_its_paths_exists() {
+    let missing = |paths: &str| {
+        let identity = check_named(Some(&note_needing(paths.as_bytes(), b"no device")), "shm_cma");
+        identity.expect("an identity").missing().map(str::to_owned)
+    };
+    let why = Some("no device".to_owned());
+    assert_eq!(missing(""), None, "nothing is required");
+    assert_eq!(missing("/dev/null"), None);
+    assert_eq!(missing("/nowhere/at/all"), why);
+    assert_eq!(missing("/dev/null/below-a-device"), why, "no directory leads there");
+    assert_eq!(missing("/nowhere:/nowhere/else"), why);
+    assert_eq!(missing("/nowhere:/dev/null"), None, "one of them is enough");
+    let link = std::env::temp_dir().join(format!("tieline-needs-{}", std::process::id()));
+    std::os::unix::fs::symlink("/nowhere", &link).unwrap();
+    let of_link = missing(link.to_str().unwrap());
+    std::fs::remove_file(&link).unwrap();
+    assert_eq!(of_link, why, "a link to nothing leads to no device");
+    // The loop of links is an error other than absence, so the file decides.
+    std::os::unix::fs::symlink(&link, &link).unwrap();
+    let of_loop = missing(link.to_str().unwrap());
+    std::fs::remove_file(&link).unwrap();
+    assert_eq!(of_loop, None);
+}
+
+#[test]
+fn note_without_the_whole_part_for_paths_requires_nothing() {
+    let whole = note_needing(b"/nowhere", b"no device");
+    let identity = check_named(Some(&good_note()), "shm_cma").unwrap();
+    assert_eq!((identity.needs.len(), identity.missing()), (0, None));
+    for len in [76, 77, 140, size_of::<NoteDesc>() - 1] {
+        // Both a note that ends early and a record that states an earlier end.
+        let mut stated = whole;
+        stated[..2].copy_from_slice(&(len as u16).to_ne_bytes());
+        for bytes in [&stated[..len], &stated[..]] {
+            let identity = check_named(Some(bytes), "shm_cma").unwrap();
+            assert_eq!(identity.missing(), None, "{len}");
+        }
+    }
+    // A later minor's record is longer.
+    let mut longer = whole.to_vec();
+    longer.extend([0xff; 40]);
+    let len = longer.len() as u16;
+    longer[..2].copy_from_slice(&len.to_ne_bytes());
+    assert_eq!(check_named(Some(&longer), "shm_cma").unwrap().missing(), Some("no device"));
+}
+
+/// Tests every refusal of paths and of a reason, word for word.
+#[test]
+fn refusal_of_paths_names_expected_and_found() {
+    let said = |paths: &[u8], reason: &[u8]| match check_named(
+        Some(&note_needing(paths, reason)),
+        "shm_cma",
+    ) {
+        Ok(identity) => format!("{:?} {}", identity.needs, identity.reason),
+        Err((phase, Unfit { expected, found })) => format!("{phase}: {expected}; {found}"),
+    };
+    assert_eq!(said(b"/a:/b", b"no a"), r#"["/a", "/b"] no a"#);
+    assert_eq!(said(b"", b"no a"), "[] ", "a reason without paths has no effect");
+    let absolute = |found: &str| {
+        format!("note: absolute paths of at most 63 bytes, with `:` between; `{found}`")
+    };
+    for (odd, found) in [
+        (&b"dev/knem"[..], "dev/knem"),
+        (b"../dev/knem", "../dev/knem"),
+        (b"/a:b", "/a:b"),
+        (b":/a", ":/a"),
+        (b"/a:", "/a:"),
+        (b"/a\0/b", "/a\\x00/b"),
+        (b"/a\n", "/a\\n"),
+        (b"/\xff", "/\\xff"),
+        (b"/\xe2\x80\xae", "/\\xe2\\x80\\xae"),
+    ] {
+        assert_eq!(said(odd, b"none"), absolute(found));
+    }
+    assert!(said(&[b'/'; 63], b"none").starts_with(r#"["///"#));
+    assert_eq!(said(&[b'/'; 64], b"none"), absolute(&"/".repeat(64)));
+    let reason =
+        |found: &str| format!("note: a reason of 1 to 191 bytes beside the paths; `{found}`");
+    for (odd, found) in [
+        (&b""[..], ""),
+        (b"  ", "  "),
+        (b"a\x1b[2J", "a\\x1b[2J"),
+        (b"a\0b", "a\\x00b"),
+        (b"\xff", "\\xff"),
+    ] {
+        assert_eq!(said(b"/a", odd), reason(found));
+    }
+    assert!(said(b"/a", &[b'x'; 191]).ends_with("xx"));
+    assert_eq!(said(b"/a", &[b'x'; 192]), reason(&"x".repeat(192)));
 }
 
 /// Tests every refusal of a note, word for word.
@@ -333,7 +457,8 @@ fn only_provider_files_are_looked_at() {
 
 #[test]
 fn a_directory_that_is_not_there_is_recorded_and_the_search_goes_on() {
-    let (_, records) = SearchPath::named(Some("/nowhere/at/all:/nowhere/else")).candidates();
+    let (_, records) = SearchPath::named(Some("/nowhere/at/all:/nowhere/else"))
+        .candidates(&Trust::current_process());
     assert_eq!(records.len(), 2);
 }
 

@@ -53,6 +53,13 @@ pub(super) struct Bootstrap {
     local: Option<String>,
 }
 
+/// Returns a random pause of 20 to 60 ms. Ranks that were turned away together retry at different times.
+fn pause_without_room() -> Duration {
+    let mut random = [128; 1];
+    let _ = tieline_net::random(&mut random);
+    Duration::from_millis(20) + Duration::from_millis(40) * u32::from(random[0]) / 255
+}
+
 impl Bootstrap {
     /// Makes a bootstrap from the value of `variable` and the job's secret.
     pub(super) fn new(
@@ -92,12 +99,17 @@ impl Bootstrap {
             "TIELINE_EXCHANGE" => "the launcher",
             _ => "rank 0, which serves the bootstrap,",
         };
-        let mut pause = FIRST_PAUSE;
+        let mut next_pause = FIRST_PAUSE;
         loop {
-            let why = match self.try_once(deadline) {
+            let (why, pause) = match self.try_once(deadline) {
                 Ok(stream) => return Link::open(stream, hello, server, deadline),
                 Err(NotYet::Never(error)) => return Err(error),
-                Err(NotYet::Later(why)) => why,
+                Err(NotYet::TurnedAway(why)) => (why, pause_without_room()),
+                Err(NotYet::Later(why)) => {
+                    let pause = next_pause;
+                    next_pause = (pause * 2).min(LONGEST_PAUSE);
+                    (why, pause)
+                }
             };
             match deadline.left() {
                 Some(left) => std::thread::sleep(pause.min(left)),
@@ -108,12 +120,12 @@ impl Bootstrap {
                     )));
                 }
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
     fn try_once(&self, deadline: &Deadline) -> Result<Stream, NotYet> {
         let mut why = String::new();
+        let mut turned_away = false;
         let timeout = || deadline.left().unwrap_or(Duration::from_millis(1)).min(ONE_TRY);
         if let Some(name) = &self.local {
             return self.try_local(name, timeout());
@@ -135,6 +147,7 @@ impl Bootstrap {
                     match handshake::enter(&stream, &self.secret, deadline) {
                         Ok(()) => return Ok(Stream::Tcp(stream)),
                         Err(NotYet::Later(text)) => why = text,
+                        Err(NotYet::TurnedAway(text)) => (why, turned_away) = (text, true),
                         // If there are several addresses, one of them may lead to another host from here.
                         Err(NotYet::Never(error)) if self.addresses.contains(',') => {
                             why = format!("{address}: {}", error.why());
@@ -142,10 +155,13 @@ impl Bootstrap {
                         Err(never) => return Err(never),
                     }
                 }
-                Err(e) => why = e.to_string(),
+                Err(e) => match NotYet::failed(&e) {
+                    NotYet::TurnedAway(text) => (why, turned_away) = (text, true),
+                    _ => why = e.to_string(),
+                },
             }
         }
-        Err(NotYet::Later(why))
+        Err(if turned_away { NotYet::TurnedAway(why) } else { NotYet::Later(why) })
     }
 
     fn try_local(&self, name: &str, timeout: Duration) -> Result<Stream, NotYet> {
@@ -393,7 +409,7 @@ mod tests {
             match made.check_reach(ip.parse().unwrap()) {
                 Ok(()) => String::new(),
                 Err(NotYet::Never(error)) => error.why().to_owned(),
-                Err(NotYet::Later(why)) => panic!("{why}"),
+                Err(NotYet::Later(why) | NotYet::TurnedAway(why)) => panic!("{why}"),
             }
         };
         assert_eq!(

@@ -53,13 +53,13 @@ fn ranks_join_despite_slow_reconnecting_crowd() {
             let p95 = percentile_95(&mut took);
             stop.store(true, Ordering::Relaxed);
             println!(
-                "    join, {count} strangers, {name}: median {:?}, 95 of 100 {p95:?}, longest {:?}, {} made, {} turned away",
+                "    join, {count} strangers, {name}: median {:?}, 95 % {p95:?}, longest {:?}, {} made, {} turned away",
                 took[honest / 2],
                 took[honest - 1],
                 crowd.made(),
                 server.join().unwrap()
             );
-            assert!(honest < 100 || p95 <= bound, "{name}: {p95:?}");
+            assert!(honest < 40 || p95 <= bound, "{name}: {p95:?}");
         });
     }
 }

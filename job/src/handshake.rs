@@ -3,6 +3,7 @@
 
 use super::{Deadline, retries};
 use crate::{Error, Status};
+use std::io;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -74,8 +75,22 @@ impl Handshake {
 pub(super) enum NotYet {
     /// A failure after which a retry may succeed.
     Later(String),
+    /// The listener had no room for the connection. Other connections make room soon, so a retry comes soon.
+    TurnedAway(String),
     /// A failure after which a retry cannot succeed.
     Never(Error),
+}
+
+impl NotYet {
+    /// Returns the failure of a connection with this error. A listener without room may reset a connection.
+    pub(super) fn failed(error: &io::Error) -> NotYet {
+        match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                NotYet::TurnedAway(error.to_string())
+            }
+            _ => NotYet::Later(error.to_string()),
+        }
+    }
 }
 
 /// Proves to the listener that this process knows the secret, and checks that the listener knows the secret.
@@ -85,6 +100,7 @@ pub(super) fn enter(
     deadline: &Deadline,
 ) -> Result<(), NotYet> {
     let later = |text: &str| NotYet::Later(text.to_owned());
+    let turned_away = |text: &str| NotYet::TurnedAway(text.to_owned());
     let hello = Hello::new(PURPOSE, [0; 16], &[]).map_err(NotYet::Later)?;
     let nonce = nonce().map_err(NotYet::Later)?;
     let mut dialler = Dialler::new(Key::derive(secret, &COOKIE), &hello, nonce);
@@ -96,19 +112,19 @@ pub(super) fn enter(
         timeouts
             .and_then(|()| stream.set_read_timeout(Some(left)))
             .and_then(|()| stream.write_all(dialler.output()))
-            .map_err(|e| NotYet::Later(e.to_string()))?;
+            .map_err(|e| NotYet::failed(&e))?;
         dialler.sent(dialler.output().len());
         let room = dialler.expects().min(buffer.len());
         let n = match stream.read(&mut buffer[..room]) {
-            Ok(0) => return Err(later("the connection was closed in the handshake")),
+            Ok(0) => return Err(turned_away("the connection was closed in the handshake")),
             Ok(n) => n,
             Err(e) if retries(&e) => continue,
-            Err(e) => return Err(NotYet::Later(e.to_string())),
+            Err(e) => return Err(NotYet::failed(&e)),
         };
         match dialler.receive(&buffer[..n]) {
             Ok(true) => return Ok(()),
             Ok(false) => {}
-            Err(Refusal::Busy) => return Err(later("it has no room now")),
+            Err(Refusal::Busy) => return Err(turned_away("it has no room now")),
             Err(refusal) => return Err(NotYet::Never(refused(refusal))),
         }
     }

@@ -5,15 +5,16 @@
 
 use super::wire::Hello;
 use std::os::unix::fs::MetadataExt;
+use tieline_plugin_api::kernel_text;
 
 /// Returns the facts about this process's host, as bytes to compare.
 pub(super) fn facts() -> Vec<u8> {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot = kernel_text("/proc/sys/kernel/random/boot_id");
     let namespace = |which: &str| {
         std::fs::metadata(format!("/proc/self/ns/{which}")).map(|m| m.ino()).unwrap_or_default()
     };
     // Without a boot id the host's name is used.
-    let boot = if boot.trim().is_empty() { name() } else { boot.trim().to_owned() };
+    let boot = if boot.is_empty() { name() } else { boot };
     format!("{boot} {} {}", namespace("net"), namespace("pid")).into_bytes()
 }
 
@@ -26,8 +27,7 @@ pub(super) fn local_place(facts: &[Vec<u8>], rank: usize) -> (usize, usize) {
 
 /// Returns the host's name.
 pub(super) fn name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().chars().take(64).collect()
+    kernel_text("/proc/sys/kernel/hostname").chars().take(64).collect()
 }
 
 /// Makes the hello frame of this process.

@@ -51,13 +51,13 @@ fn a_name_is_looked_up_through_a_crowd_that_drips_and_comes_back() {
             let p95 = percentile_95(&mut took);
             stop.store(true, Ordering::Relaxed);
             println!(
-                "    lookup, {count} strangers, {how_said}: median {:?}, 95 of 100 {p95:?}, longest {:?}, {} made, {:?}",
+                "    lookup, {count} strangers, {how_said}: median {:?}, 95 % {p95:?}, longest {:?}, {} made, {:?}",
                 took[honest / 2],
                 took[honest - 1],
                 crowd.made(),
                 service.mailbox.hub().counters()
             );
-            assert!(honest < 100 || p95 <= bound, "{how_said}: {p95:?}");
+            assert!(honest < 40 || p95 <= bound, "{how_said}: {p95:?}");
         });
     }
 }

@@ -80,6 +80,11 @@ impl NameService {
     /// Returns the name of a worker, and sets the address that requests get.
     pub(crate) fn publish(&self, worker: &[u8; 16], address: Vec<u8>) -> WorkerName {
         let _ = self.known().insert(tag(worker), address);
+        self.name_of(worker)
+    }
+
+    /// Returns the name under which a worker's requests arrive at this listener.
+    pub fn name_of(&self, worker: &[u8; 16]) -> WorkerName {
         WorkerName::new(&self.mailbox.contact(), worker)
     }
 

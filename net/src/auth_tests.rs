@@ -245,3 +245,47 @@ proptest! {
         prop_assert!(!(changed && outcome.accepted));
     }
 }
+
+/// The bytes of both sides of [`a_hello`] with the secret `secret`. A separate program computed them: integers are little-endian on
+/// every processor.
+const START: &str = "544c4e010101010101010101010101010101010101010101010101010101010101010101";
+const CHALLENGE: &str = "544c4e010202020202020202020202020202020202020202020202020202020202020202";
+const HELLO_WITH_PROOF: &str = "030404040404040404040404040404040407007061796c6f6164\
+                     f15682682bea2f4bba80164e33faa4a422be30910e79a3a83931f5a73e23dd98";
+const ACCEPTANCE: &str = "00f620b2c28f2afab488fdb7f038b4c4be86b562a23f4131994eb003469fdda615";
+
+fn recorded(hex: &str) -> Vec<u8> {
+    let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+    (0..hex.len()).step_by(2).map(byte).collect()
+}
+
+#[test]
+fn recorded_handshake_of_another_processor_is_understood_on_both_sides() {
+    let mut dialler = dialler(b"secret", &a_hello());
+    assert_eq!(dialler.output(), recorded(START));
+    dialler.sent(dialler.output().len());
+    assert_eq!(dialler.receive(&recorded(CHALLENGE)), Ok(false));
+    assert_eq!(dialler.output(), recorded(HELLO_WITH_PROOF));
+    assert_eq!(dialler.receive(&recorded(ACCEPTANCE)), Ok(true));
+
+    let mut acceptor = acceptor(b"secret");
+    assert_eq!(acceptor.receive(&recorded(START)), Ok(None));
+    assert_eq!(acceptor.output(), recorded(CHALLENGE));
+    acceptor.sent(acceptor.output().len());
+    let hello = recorded(HELLO_WITH_PROOF);
+    let (head, rest) = hello.split_at(acceptor.expects());
+    assert_eq!(acceptor.receive(head), Ok(None));
+    assert_eq!(acceptor.receive(rest), Ok(Some(a_hello())));
+    acceptor.answer(Ok(()));
+    assert_eq!(acceptor.output(), recorded(ACCEPTANCE));
+}
+
+#[test]
+fn hello_with_its_length_in_the_other_byte_order_is_refused() {
+    let mut acceptor = acceptor(b"secret");
+    assert_eq!(acceptor.receive(&recorded(START)), Ok(None));
+    let mut hello = recorded(HELLO_WITH_PROOF);
+    hello[17..19].reverse();
+    let head = hello[..acceptor.expects()].to_vec();
+    assert_eq!(acceptor.receive(&head), Err(HandshakeError::BadHello));
+}

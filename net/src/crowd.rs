@@ -143,5 +143,5 @@ pub(crate) fn ways(count: usize) -> [(&'static str, How, Duration); 3] {
 /// Returns the number of connections in a test, and of measured honest ones.
 pub(crate) fn size() -> (usize, usize) {
     // `cargo xtask test --all` sets this variable.
-    if std::env::var_os("TESTS_WHOLE").is_some() { (16_000, 100) } else { (1300, 3) }
+    if std::env::var_os("TESTS_WHOLE").is_some() { (16_000, 40) } else { (1300, 3) }
 }

@@ -148,13 +148,13 @@ fn a_peer_connects_through_a_crowd_that_drips_and_comes_back() {
             let mut took: Vec<Duration> = (0..honest).map(one).collect();
             let p95 = percentile_95(&mut took);
             println!(
-                "    connect, {count} strangers, {name}: median {:?}, 95 of 100 {p95:?}, longest {:?}, {} made, {:?}",
+                "    connect, {count} strangers, {name}: median {:?}, 95 % {p95:?}, longest {:?}, {} made, {:?}",
                 took[honest / 2],
                 took[honest - 1],
                 crowd.made(),
                 hub.counters()
             );
-            assert!(honest < 100 || p95 <= bound, "{name}: {p95:?}");
+            assert!(honest < 40 || p95 <= bound, "{name}: {p95:?}");
             stop.store(true, Ordering::Relaxed);
         });
     }

@@ -1,9 +1,9 @@
 //! The addresses of this host that connections may use, the best first.
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 
-use crate::filter::{Filter, glob_matches};
+use crate::filter::Filter;
 use crate::sys;
 
 /// One address of an interface that is up.
@@ -34,9 +34,24 @@ pub struct LocalAddress {
 /// # Errors
 /// The reason why there is no such address, with up to 16 of the existing addresses.
 pub fn local_addresses(filter: &Filter) -> Result<Vec<LocalAddress>, String> {
-    let all = sys::addresses().map_err(|error| format!("listing network interfaces: {error}"))?;
-    let probe = UdpSocket::bind("0.0.0.0:0").or_else(|_| UdpSocket::bind("[::]:0")).ok();
-    let link = |name: &str| probe.as_ref().map_or((0, None), |p| sys::link(name, p.as_fd()));
+    let mut probe =
+        sys::datagram_socket(libc::AF_INET).or_else(|_| sys::datagram_socket(libc::AF_INET6)).ok();
+    let all = sys::addresses(probe.as_ref().map(AsFd::as_fd)).or_else(|_| {
+        // Where descriptors are short, the list matters more than the properties of the links.
+        probe = None;
+        sys::addresses(None)
+    });
+    let all = all.map_err(|error| format!("listing network interfaces: {error}"))?;
+    // An interface usually has several addresses, and is queried once.
+    let mut links: Vec<(&str, (u32, Option<u32>))> = Vec::new();
+    let mut link = |name| {
+        let known = links.iter().find(|known| known.0 == name).map(|known| known.1);
+        known.unwrap_or_else(|| {
+            let link = probe.as_ref().map_or((0, None), |probe| sys::link(name, probe.as_fd()));
+            links.push((name, link));
+            link
+        })
+    };
     let mut kept: Vec<LocalAddress> = all
         .iter()
         .filter(|raw| raw.up && filter.allows(&raw.interface, raw.ip))
@@ -66,10 +81,26 @@ pub fn local_addresses(filter: &Filter) -> Result<Vec<LocalAddress>, String> {
     Ok(kept)
 }
 
+/// Checks whether [`local_addresses`] would find an address, without the queries that rank the addresses.
+///
+/// # Errors
+/// Those of [`local_addresses`].
+pub fn check_addresses(filter: &Filter) -> Result<(), String> {
+    // Without a filter, the address of the loopback interface suffices. It is IPv4 on any machine with IPv4.
+    let of_loopback =
+        || sys::datagram_socket(libc::AF_INET).is_ok_and(|it| sys::has_loopback(it.as_fd()));
+    if filter.is_empty() && of_loopback() {
+        return Ok(());
+    }
+    let all =
+        sys::addresses(None).map_err(|error| format!("listing network interfaces: {error}"))?;
+    let is_kept = |raw: &sys::RawAddress| raw.up && filter.allows(&raw.interface, raw.ip);
+    if all.iter().any(is_kept) { Ok(()) } else { Err(none_left(&all, filter)) }
+}
+
 fn is_last_resort(interface: &str, ip: IpAddr) -> bool {
-    const BRIDGES: [&[u8]; 5] = [b"docker*", b"virbr*", b"lxcbr*", b"lxdbr*", b"podman*"];
-    let bridge = BRIDGES.iter().any(|glob| glob_matches(glob, interface.as_bytes()));
-    bridge || is_link_local(ip)
+    const BRIDGES: [&str; 5] = ["docker", "virbr", "lxcbr", "lxdbr", "podman"];
+    BRIDGES.iter().any(|bridge| interface.starts_with(bridge)) || is_link_local(ip)
 }
 
 /// Checks whether an address is in 169.254.0.0/16 or fe80::/10.
@@ -115,6 +146,12 @@ mod tests {
         let filter = Filter::parse("nosuch7").expect("a filter");
         let words = local_addresses(&filter).expect_err("there is no such interface");
         assert!(words.contains("`nosuch7`") && words.contains("lo 127.0.0.1"), "{words}");
+        assert_eq!(check_addresses(&filter), Err(words));
+        assert_eq!(check_addresses(&Filter::default()), Ok(()));
+        let socket = sys::datagram_socket(libc::AF_INET).expect("a socket");
+        let all = sys::addresses(None).expect("a list");
+        let lo = all.iter().find(|raw| raw.interface == "lo" && raw.ip.is_ipv4());
+        assert_eq!(sys::has_loopback(socket.as_fd()), lo.is_some_and(|lo| lo.up && lo.loopback));
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub use contact::{Contact, ListenAddress, Malformed};
 pub use dial::{Dial, Progress, dial_blocking};
 pub use filter::Filter;
 pub use hub::{Counters, Hub, Incoming, Listen, Mailbox, Settings, SharedHub};
-pub use interfaces::{LocalAddress, local_addresses};
+pub use interfaces::{LocalAddress, check_addresses, local_addresses};
 pub use options::{Ports, reset, stop_listening, tune, tune_for_streams};
 pub use routes::{Route, here, routes};
 pub use sys::{Interest, Poller, Ready, Timer, Waker, is_crowded, random};

@@ -1,12 +1,10 @@
 //! Routes from this process to a contact.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
-use std::sync::OnceLock;
 
 use crate::contact::{Contact, ListenAddress};
 use crate::filter::same_subnet;
 use crate::interfaces::{LocalAddress, is_link_local};
-use tieline_plugin_api::process::PerProcess;
 
 /// The limit on routes that are tried for one contact.
 const MAX_ROUTES: usize = 32;
@@ -38,20 +36,9 @@ pub fn routes(local: &[LocalAddress], contact: &Contact) -> Result<Vec<Route>, S
 #[must_use]
 pub fn here() -> ([u8; 16], u64) {
     use std::os::unix::fs::MetadataExt;
-    static BOOT: PerProcess<OnceLock<[u8; 16]>> = PerProcess::new();
-    let boot_id = *BOOT.get_or_init(|| {
-        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let digits: Vec<u8> =
-            text.chars().filter_map(|c| c.to_digit(16)).map(|digit| digit as u8).collect();
-        let mut id = [0; 16];
-        for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = pair[0] << 4 | pair[1];
-        }
-        id
-    });
     // The namespace is read each time, because a thread may move to another namespace.
     let namespace = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |ns| ns.ino());
-    (boot_id, namespace)
+    (tieline_plugin_api::boot_id(), namespace)
 }
 
 /// Returns the address that the kernel would send from. Connecting a UDP socket sends nothing.

@@ -1,6 +1,11 @@
-//! Kernel interfaces that neither std nor socket2 covers: addresses and speeds of interfaces, socket options, the descriptor limit,
+//! Kernel interfaces that neither std nor socket2 covers: addresses of interfaces, socket options, the descriptor limit,
 //! epoll, eventfd, timerfd, random bytes.
 #![allow(unsafe_code)]
+
+mod addresses;
+mod link;
+
+pub(crate) use link::{has_loopback, link};
 
 use std::ffi::CStr;
 use std::io;
@@ -11,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::admission::CROWD;
 
 /// One address of one interface, as the kernel reports it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RawAddress {
     pub(crate) interface: String,
     pub(crate) ip: IpAddr,
@@ -23,8 +28,17 @@ pub(crate) struct RawAddress {
     pub(crate) loopback: bool,
 }
 
-/// Returns every IPv4 and IPv6 address of this network namespace.
-pub(crate) fn addresses() -> io::Result<Vec<RawAddress>> {
+/// Makes a socket of this family for queries about interfaces, which has no port.
+pub(crate) fn datagram_socket(family: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes no pointers.
+    own(unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })
+}
+
+/// Returns every IPv4 and IPv6 address of this network namespace. The list is made faster with an internet socket.
+pub(crate) fn addresses(socket: Option<BorrowedFd<'_>>) -> io::Result<Vec<RawAddress>> {
+    if let Some(found) = socket.and_then(addresses::quickly) {
+        return Ok(found);
+    }
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the kernel's list is written to `list`, which is freed below.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
@@ -89,58 +103,6 @@ unsafe fn ip_of(address: *const libc::sockaddr) -> Option<(IpAddr, u32)> {
         }
         _ => None,
     }
-}
-
-/// The record for `SIOCETHTOOL` with `ETHTOOL_GSET`: the kernel's `struct ethtool_cmd`.
-#[repr(C)]
-#[derive(Default)]
-struct EthtoolCmd {
-    cmd: u32,
-    supported: u32,
-    advertising: u32,
-    speed: u16,
-    duplex_port: [u8; 2],
-    phy: [u8; 4],
-    max_packets: [u32; 2],
-    speed_hi: u16,
-    tp: [u8; 2],
-    lp_advertising: u32,
-    reserved: [u32; 2],
-}
-
-/// Returns the maximum transmission unit and speed in Mbit/s of an interface of this network namespace. (Files under
-/// `/sys/class/net` may show another namespace's interfaces.)
-pub(crate) fn link(interface: &str, socket: BorrowedFd<'_>) -> (u32, Option<u32>) {
-    const ETHTOOL_GSET: u32 = 1;
-    const SIOCETHTOOL: libc::c_ulong = 0x8946;
-    // SAFETY: zeros are a valid value for this plain record.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    if interface.len() >= request.ifr_name.len() {
-        return (0, None);
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
-        *to = from as libc::c_char;
-    }
-    // SAFETY: the socket is open, and the request has a zero-terminated name; the kernel fills the request.
-    let mtu = match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as _, &mut request) }
-    {
-        // SAFETY: the request succeeded, so the union holds the MTU.
-        0 => unsafe { request.ifr_ifru.ifru_mtu },
-        _ => 0,
-    };
-    let mut command = EthtoolCmd { cmd: ETHTOOL_GSET, ..EthtoolCmd::default() };
-    request.ifr_ifru.ifru_data = (&raw mut command).cast();
-    // SAFETY: the socket is open, the request has a zero-terminated name, and `command` is the record that this request requires
-    // and outlives the call.
-    let asked = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &mut request) };
-    let speed = speed_of(command.speed_hi, command.speed).filter(|_| asked == 0);
-    (u32::try_from(mtu).unwrap_or(0), speed)
-}
-
-/// Returns the speed, which the kernel reports in two halves, the upper one first. An unknown speed is 0, 0xffff or all ones.
-fn speed_of(high: u16, low: u16) -> Option<u32> {
-    let speed = u32::from(high) << 16 | u32::from(low);
-    (speed != 0 && speed != u32::MAX && speed != 0xffff).then_some(speed)
 }
 
 /// Lets a socket that is bound to an address choose its port at connect. Otherwise every bound connection occupies a port of its
@@ -483,16 +445,6 @@ mod tests {
             let mut ready = Vec::new();
             poller.wait(&mut ready, Some(Duration::ZERO)).expect("epoll");
             !ready.is_empty()
-        }
-    }
-
-    #[test]
-    fn a_speed_has_two_halves_and_one_that_nobody_knows_is_none() {
-        assert_eq!(speed_of(0, 1000), Some(1000));
-        assert_eq!(speed_of(1, 34_464), Some(100_000));
-        assert_eq!(speed_of(6, 6784), Some(400_000));
-        for unknown in [(0, 0), (0, 0xffff), (0xffff, 0xffff)] {
-            assert_eq!(speed_of(unknown.0, unknown.1), None);
         }
     }
 

@@ -1,7 +1,8 @@
 //! Memory of operations that have ended for the caller while a provider may still access it.
 //!
 //! Such an operation has lost its endpoint (failed or dropped), its circuit or the interface to which it was posted, or the
-//! provider reported that its outcome is unknown.
+//! provider reported that its outcome is unknown. A rendezvous message whose endpoint has ended is another one: its receiver may read
+//! the memory until it has answered.
 //!
 //! The memory is released when the provider reports the outcome of the operation. The memory is also released when every endpoint
 //! and circuit that the operation may have used is closed: the ABI forbids any access by the provider after that. If the outcome is
@@ -85,6 +86,19 @@ impl<B> Held<B> {
         Some(self.all.swap_remove(at).0)
     }
 
+    /// Returns the number of held operations.
+    pub fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Takes the memory of a rendezvous message whose receiver has answered over this circuit.
+    pub fn answered(&mut self, id: Id, over: Through) -> Option<Unfinished<B>> {
+        let is_it =
+            |(op, through): &(Unfinished<B>, Vec<_>)| op.id == id && through.contains(&over);
+        let at = self.all.iter().position(is_it)?;
+        Some(self.all.swap_remove(at).0)
+    }
+
     /// Checks whether the table has an operation with that number that was posted to this interface.
     pub fn has(&self, cookie: u64, interface: usize) -> bool {
         let posted =
@@ -103,5 +117,28 @@ impl<B> Held<B> {
         self.all = kept;
         let free: Vec<(Unfinished<B>, Vec<Through>)> = free;
         free.into_iter().map(|(op, _)| op).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn withdrawn_message_keeps_its_memory_until_its_circuit_answers() {
+        let mut table = crate::Table::new(10);
+        let [first, second] = [7, 8].map(|memory| table.open_announced(0, memory).unwrap());
+        assert!(table.leave_memory(first, 3, |memory| *memory != 7).is_none());
+        let mut held = Held::default();
+        for id in [first, second] {
+            let memory = table.leave_memory(id, 3, |_| true).unwrap();
+            held.keep(memory, vec![Through::Circuit(5)]);
+        }
+        let taken = |op: Option<Unfinished<i32>>| op.and_then(|op| op.local_buffer);
+        assert_eq!((held.count(), taken(held.answered(first, Through::Circuit(6)))), (2, None));
+        assert_eq!(taken(held.answered(first, Through::Circuit(5))), Some(7));
+        assert_eq!(taken(held.answered(first, Through::Circuit(5))), None);
+        let closed: Vec<_> = held.closed(Through::Circuit(5)).into_iter().collect();
+        assert_eq!(closed.into_iter().map(|op| taken(Some(op))).collect::<Vec<_>>(), [Some(8)]);
     }
 }

@@ -22,5 +22,5 @@ mod tests;
 
 pub use order::{Fence, Order, way};
 pub use slab::Id;
-pub use table::{Counts, Kind, Oldest, Table};
+pub use table::{Counts, Followed, Freed, Kind, Oldest, Table};
 use tieline_explain::{Error, Scope, Status};

@@ -212,6 +212,13 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         (page.slots[at].number == id.raw()).then(|| &mut page.cold[at])
     }
 
+    /// Returns the `C` part of an entry that was inserted just now, so that its number needs no check.
+    #[inline(always)]
+    pub fn cold_of_new(&mut self, id: Id) -> Option<&mut C> {
+        look();
+        self.pages.get_mut(id.place() / PAGE)?.as_mut()?.cold.get_mut(id.place() % PAGE)
+    }
+
     /// Returns the `H` part of the entry at a place, if there is one, mutable.
     #[inline(always)]
     pub fn at_mut(&mut self, place: usize) -> Option<&mut H> {

@@ -1,7 +1,6 @@
 //! The table of open operations.
 //!
-//! An operation has an *owner*: the endpoint on which it was posted, or the endpoint that has taken it over. The owner's list holds
-//! its open operations in posting order, apart from rendezvous messages, which have a list of their own. A flush is an operation
+//! An operation has an *owner*: the endpoint on which it was posted. The owner's list holds its open operations in posting order, apart from rendezvous messages, which have a list of their own. A flush is an operation
 //! too. When the flush is the first one in the list, it is complete, or it flushes the lanes of locally completed puts
 //! (`flushes.rs`). A flush therefore waits for the operations before it that complete later: a device's put, a copy shared with a
 //! peer, an emulated atomic, a queued message.
@@ -13,12 +12,14 @@
 mod apart;
 mod ends;
 mod flushes;
+mod follow;
 mod hot;
 mod keys;
 mod looks;
 mod plain;
 mod tracked;
 
+pub use follow::Followed;
 pub use hot::Kind;
 use hot::*;
 pub use looks::Oldest;
@@ -42,11 +43,23 @@ struct Cold<B> {
     lanes: u64,
     /// The operations that contain this one as a part, or that wait for it.
     then: Vec<Id>,
+    /// The endpoint that carries the request to the peer, if that is not the owner.
+    carrier: Option<usize>,
+    /// The index of the descriptor of a list that this operation carries out.
+    index: Option<usize>,
 }
 
 impl<B> Default for Cold<B> {
     fn default() -> Cold<B> {
-        Cold { local_buffer: None, error: None, wanted_back: false, lanes: 0, then: Vec::new() }
+        Cold {
+            local_buffer: None,
+            error: None,
+            wanted_back: false,
+            lanes: 0,
+            then: Vec::new(),
+            carrier: None,
+            index: None,
+        }
     }
 }
 
@@ -57,6 +70,8 @@ struct List {
     open: u32,
     /// The first unreported failure, which the next flush reports.
     late: Option<Error>,
+    /// The first failure since the last flush, or since the last notification that follows everything; see `follow.rs`.
+    failed: Option<Error>,
     /// The last of the failed operations whose error may still be requested.
     untold: u32,
     /// The first [`MOST_BARE`] operations that a provider has reported as failed, since the last call of `explain`. `explain` adds
@@ -66,7 +81,15 @@ struct List {
 
 impl Default for List {
     fn default() -> List {
-        List { first: NONE, last: NONE, open: 0, late: None, untold: NONE, bare: Vec::new() }
+        List {
+            first: NONE,
+            last: NONE,
+            open: 0,
+            late: None,
+            failed: None,
+            untold: NONE,
+            bare: Vec::new(),
+        }
     }
 }
 
@@ -79,6 +102,9 @@ struct Part {
     result: Result<u64, Error>,
     bare: bool,
 }
+
+/// The memory of an ended operation, and the operation's value if it has succeeded.
+pub type Freed<B> = (B, Option<u64>);
 
 /// The open operations of a worker, and the ended ones whose result may still be requested.
 pub struct Table<B> {
@@ -103,7 +129,13 @@ pub struct Table<B> {
     counters: Slab<(), Counts>,
     /// The memory of ended operations. The caller drops this memory while nothing is borrowed, because the drop may run code of the
     /// application.
-    freed: Vec<B>,
+    freed: Vec<Freed<B>>,
+}
+
+/// Adds the index of an operation within a list to its error, which may have an index within the operation.
+fn behind(index: usize, error: Error) -> Error {
+    let within = error.index().unwrap_or(0);
+    error.at_index(Some(index + within))
 }
 
 impl<B> Table<B> {
@@ -135,9 +167,10 @@ impl<B> Table<B> {
         self.lists.get(owner).map_or(0, |list| list.open as usize)
     }
 
-    /// Returns the number of open operations of an endpoint for which no other operation waits, without rendezvous messages.
+    /// Returns the number of open operations of an endpoint that are no parts of others, without rendezvous messages.
     pub fn open_wholes(&self, owner: usize) -> usize {
         let whole = |id: &Id| self.slab.cold(*id).is_none_or(|cold| cold.then.is_empty());
+        let whole = |id: &Id| whole(id) || self.is_followed(*id);
         self.ids_of(owner, |_| true).iter().filter(|id| whole(id)).count()
     }
 
@@ -304,6 +337,20 @@ impl<B> Table<B> {
         }
     }
 
+    /// Checks the local memory of an operation that has not ended. `false`: there is none.
+    pub fn holds(&self, id: u64, which: impl Fn(&B) -> bool) -> bool {
+        let cold = Id::from_raw(id).and_then(|id| self.slab.cold(id));
+        cold.and_then(|cold| cold.local_buffer.as_ref()).is_some_and(which)
+    }
+
+    /// Records that `of` is the descriptor with this index of the list that waits for it, or several descriptors from this index on. An
+    /// error of `of` may then have an index among these.
+    pub fn set_index(&mut self, of: Id, index: usize) {
+        if let Some(cold) = self.cold_mut(of) {
+            cold.index = Some(index);
+        }
+    }
+
     /// Returns the number of events that the operation still needs.
     pub fn parts(&self, id: Id) -> u16 {
         self.slab.get(id).filter(|hot| !hot.is(ENDED)).map_or(0, |hot| hot.parts)
@@ -320,10 +367,19 @@ impl<B> Table<B> {
         Some(apart::home(hot.owner()) as usize)
     }
 
-    /// Returns the owner and the kind of an open operation that waits for a peer's answer; `None` for all others.
+    /// Records that another endpoint than the owner carries the request of an operation to the peer.
+    pub fn carry(&mut self, id: Id, by: usize) {
+        if let Some(cold) = self.cold_mut(id) {
+            cold.carrier = Some(by);
+        }
+    }
+
+    /// Returns the endpoint that carried the request of an open operation, and the operation's kind, if the operation waits for a
+    /// peer's answer; `None` for all others.
     pub fn asked(&self, id: Id) -> Option<(usize, Kind)> {
         let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED) && hot.kind().is_asked())?;
-        Some((apart::home(hot.owner()) as usize, hot.kind()))
+        let carrier = self.slab.cold(id).and_then(|cold| cold.carrier);
+        Some((carrier.unwrap_or(apart::home(hot.owner()) as usize), hot.kind()))
     }
 
     /// Returns the destination of an open emulated get.
@@ -389,10 +445,17 @@ impl<B> Table<B> {
         }
     }
 
-    /// Records an error of an operation, which ends with the first one.
+    /// Records an error of an operation. The operation ends with the first one; a list ends with that of the lowest index.
     pub fn spoil(&mut self, id: Id, error: Error) {
-        if let Some(cold) = self.cold_mut(id) {
-            let _ = cold.error.get_or_insert(error);
+        let Some(cold) = self.cold_mut(id) else { return };
+        let is_later = |known: &Error| match (error.index(), known.index()) {
+            (Some(index), Some(known)) => index >= known,
+            // The list has the error of its endpoint, and a descriptor adds its index.
+            (Some(_), None) => false,
+            (None, _) => true,
+        };
+        if !cold.error.as_ref().is_some_and(is_later) {
+            cold.error = Some(error);
         }
     }
 
@@ -400,8 +463,9 @@ impl<B> Table<B> {
         let Some(cold) = self.cold_mut(id) else { return };
         let local_buffer = cold.local_buffer.take();
         let (error, then) = (cold.error.clone(), std::mem::take(&mut cold.then));
-        let lanes = cold.lanes;
-        self.freed.extend(local_buffer);
+        let (lanes, index) = (cold.lanes, cold.index);
+        let result = if error.is_none() { Some(value) } else { None };
+        self.freed.extend(local_buffer.map(|memory| (memory, result)));
         let Some(&hot) = self.slab.get(id) else { return };
         let asks = hot.is_kind(Kind::Native) && lanes != 0;
         let unheard = then.is_empty() || asks && !then.iter().any(|id| self.is_asked_for(*id));
@@ -414,6 +478,9 @@ impl<B> Table<B> {
             }
             _ => false,
         };
+        if let (Some(error), true) = (&error, tells) {
+            self.note_failure(&hot, error);
+        }
         let head = self.unlink(hot);
         self.open -= 1;
         if let Some(head) = head {
@@ -422,6 +489,10 @@ impl<B> Table<B> {
         for waits in then {
             // If a fence asked the lane, the lane's error has been reported above.
             let error = error.clone().filter(|_| !(asks && self.is_fence(waits)));
+            let error = match index {
+                Some(index) => error.map(|error| behind(index, error)),
+                None => error,
+            };
             let result = error.map_or(Ok(value), Err);
             self.todo.push(Part { id: waits, result, bare });
         }

@@ -80,55 +80,26 @@ fn memory_of_operation_with_unknown_outcome_is_retained() {
 }
 
 #[test]
-fn transferred_operations_precede_only_the_flushes_that_cover_them() {
+fn end_of_a_carrier_ends_only_the_requests_that_it_carries() {
     let mut table = Table::new(100);
-    let (first, own) = (table.open(1, Kind::Put).unwrap(), table.open(0, Kind::Get).unwrap());
-    let flush = table.open(0, Kind::Flush).unwrap();
-    let part = table.open_part(flush, 1, Kind::Flush).unwrap();
-    table.start_flush(part, 0, None);
-    table.start_flush(flush, 0, None);
-    let later = table.open(1, Kind::Put).unwrap();
-    let provider_has = posted(&mut table, 1, 2);
-    table.hand_over(1, 0);
-    assert_eq!((table.open_of(0), table.open_of(1)), (5, 1));
-    assert_eq!([first, later, provider_has].map(|id| table.owner(id)), [Some(0), Some(0), Some(1)]);
-    assert!(table.fail_owner(1, &bare(Status::PeerFailed)).len() == 1);
-    let late = self::flush(&mut table, 0);
-    assert!(table.part(own, Ok(0)));
-    assert!(table.result(flush).is_none(), "it covers what was handed over");
-    assert!(table.part(first, Ok(0)));
-    assert_eq!((table.result(flush), table.result(late)), (Some(Ok(0)), None));
-    assert!(table.part(later, Ok(0)));
-    assert_eq!((table.result(late), table.open_count()), (Some(Ok(0)), 0));
-}
-
-#[test]
-fn flush_at_head_after_transfer_completes() {
-    let mut table = Table::new(100);
-    let flush = table.open(0, Kind::Flush).unwrap();
-    let provider_has = posted(&mut table, 1, 2);
-    let part = table.open_part(flush, 1, Kind::Flush).unwrap();
-    table.start_flush(part, 0, None);
-    table.start_flush(flush, 0, None);
-    table.hand_over(1, 0);
-    assert!(table.result(flush).is_some(), "what the provider has stays behind, and ends there");
-    assert!(table.fail_owner(1, &bare(Status::PeerFailed)).len() == 1);
-    let _ = provider_has;
-}
-
-/// Parts of other operations are not covered by the flush, although they precede it, so they report no failure to it.
-#[test]
-fn operations_posted_after_flush_stay_after_it_on_transfer() {
-    let mut table = Table::new(100);
-    let whole = table.open(0, Kind::Native).unwrap();
-    let flush = flush(&mut table, 0);
-    let later = table.open(1, Kind::Put).unwrap();
-    let part = table.open_part(whole, 1, Kind::Get).unwrap();
-    table.hand_over(1, 0);
-    assert_eq!([later, part].map(|id| table.owner(id)), [Some(0); 2]);
-    assert!(table.part(part, Ok(0)) && table.part(whole, Ok(0)));
-    assert_eq!(table.result(flush), Some(Ok(0)), "it waits for nothing that came after it");
-    assert!(table.is_open(later));
+    let [put, get, own, elsewhere] = [0; 4].map(|owner| table.open(owner, Kind::Put).unwrap());
+    let other = table.open(1, Kind::Put).unwrap();
+    for id in [put, other] {
+        table.carry(id, 7);
+    }
+    table.carry(elsewhere, 8);
+    let asked = [put, own, elsewhere].map(|id| table.asked(id).map(|(by, _)| by));
+    assert_eq!(asked, [Some(7), Some(0), Some(8)]);
+    let covers = flush(&mut table, 0);
+    assert!(table.fail_carried(0, 7, &bare(Status::PeerFailed)).is_empty());
+    assert_eq!(table.result(put), Some(Err(lost(Status::PeerFailed))));
+    assert_eq!([get, own, elsewhere, other].map(|id| table.is_open(id)), [true; 4]);
+    for id in [get, own, elsewhere] {
+        assert!(table.result(covers).is_none() && table.part(id, Ok(0)));
+    }
+    assert_eq!(table.result(covers), Some(Err(lost(Status::PeerFailed))));
+    table.forget(put);
+    assert_eq!(table.take_late(0), None, "the flush has reported it");
 }
 
 #[test]
@@ -234,31 +205,25 @@ fn failure_of_dropped_request_goes_to_next_flush_unless_reported() {
 }
 
 #[test]
-fn a_failure_of_an_endpoint_that_is_gone_is_its_heirs_or_nobodys() {
+fn a_failure_of_an_endpoint_that_is_gone_is_nobodys() {
     let mut table = Table::new(100);
-    for heir in [false, true] {
-        let ids = [failed(&mut table, 5), failed(&mut table, 5)];
-        let [heard, own] = [failed(&mut table, 5), failed(&mut table, 3)];
-        assert!(table.result(heard).is_some());
-        if heir {
-            table.inherit(5, 3);
-        }
-        table.forget(own);
-        assert_eq!(table.take_late(3), Some(bare(Status::KeyRejected)), "it had failed before");
-        table.forget(heard);
-        assert_eq!((table.take_late(3), table.take_late(5)), (None, None), "it was heard of");
-        // Other endpoints are opened and dropped meanwhile, and one gets the same index.
-        table.forget_owner(5);
-        let next = table.open(5, Kind::Put).unwrap();
-        ids.into_iter().for_each(|id| table.forget(id));
-        assert_eq!(table.take_late(5), None, "the next at its place has done nothing");
-        assert_eq!(table.take_late(3).is_some(), heir);
-        assert!(table.part(next, Ok(0)));
-        table.forget(next);
-    }
+    let ids = [failed(&mut table, 5), failed(&mut table, 5)];
+    let [heard, own] = [failed(&mut table, 5), failed(&mut table, 3)];
+    assert!(table.result(heard).is_some());
+    table.forget(own);
+    assert_eq!(table.take_late(3), Some(bare(Status::KeyRejected)), "it had failed before");
+    table.forget(heard);
+    assert_eq!((table.take_late(3), table.take_late(5)), (None, None), "it was heard of");
+    // Other endpoints are opened and dropped meanwhile, and one gets the same index.
+    table.forget_owner(5);
+    let next = table.open(5, Kind::Put).unwrap();
+    ids.into_iter().for_each(|id| table.forget(id));
+    assert_eq!((table.take_late(3), table.take_late(5)), (None, None));
+    assert!(table.part(next, Ok(0)));
+    table.forget(next);
 }
 
-/// All operations of such an endpoint used the endpoint to the peer's service worker.
+/// The failure was that of a lane on which its puts had completed locally.
 #[test]
 fn a_failure_is_kept_for_an_endpoint_that_never_had_an_operation() {
     let mut table = Table::new(100);
@@ -444,12 +409,10 @@ fn cost_of_an_end(table: &mut Table, owner: usize) -> usize {
         assert!(table.result(id).is_some());
         table.forget(id);
     }
-    // One of three failures is reported, and two are requested after the endpoint and its successor are gone.
+    // One of three failures is reported, and two are requested after the endpoint is gone.
     let held = [failed(table, owner), failed(table, owner), failed(table, owner)];
     assert!(table.result(held[1]).is_some());
-    table.inherit(owner, owner + 1);
     table.forget_owner(owner);
-    table.forget_owner(owner + 1);
     for id in held {
         assert!(table.result(id).is_some());
         table.forget(id);

@@ -19,7 +19,7 @@ make clean
 # A provider of major 2 in the directory of major 1 fails the build of the package.
 fails make deb > said 2>&1
 grep -q 'belongs into tieline-2/providers' said
-sed -i 's/^providersdir .*/providersdir = \/usr\/lib\/x86_64-linux-gnu\/tieline-2\/providers/' Makefile
+sed -i 's/^providersdir .*/providersdir = \/usr\/lib\/'$(dpkg-architecture -qDEB_HOST_MULTIARCH)'\/tieline-2\/providers/' Makefile
 make deb > said 2>&1 || { cat said; exit 1; }
 fails dpkg -i ../tieline-provider-later-net_*.deb > said 2>&1
 grep -q 'depends on tieline-abi-2 (>= 0); however' said

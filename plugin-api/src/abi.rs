@@ -3,8 +3,8 @@
 //! The rules; `docs/abi.md` explains them with examples:
 //!
 //! * Records and tables begin with `size` (the note with `desc_len`), and only grow at the end. [`Event`], [`Iov`], [`Rma`],
-//!   [`Atomic`] and [`Cost`] have no size: they are frozen, and a changed record comes with a new slot. Control calls that create
-//!   or name something take one parameter record.
+//!   [`RmaPart`], [`Atomic`], [`Cost`] and [`WatchWord`] have no size: they are frozen, and a changed record comes with a new slot.
+//!   Control calls that create or name something take one parameter record.
 //! * Flags of a call: a receiver refuses an unknown bit of the lower half with `UNSUPPORTED_PARAM`. A bit of the upper half is a
 //!   hint; a receiver ignores an unknown hint. Access rights have no hints. The core ignores unknown capabilities.
 //! * A slot never changes its type or meaning. Parameters: a short record is zero-filled, an unknown non-zero tail is
@@ -32,6 +32,7 @@ pub mod process;
 mod records;
 mod rights;
 pub mod shims;
+mod watch;
 
 pub use declared::{Declarations, Declared, Set, played_host};
 pub use domain::{
@@ -39,13 +40,16 @@ pub use domain::{
     RegisterParams,
 };
 pub use endpoint::{
-    Atomic, ConnectParams, EndpointLimits, EndpointOps, ImportParams, Iov, PackFn, Rma,
+    Atomic, ConnectParams, EndpointLimits, EndpointOps, ImportParams, Iov, PackFn, Rma, RmaList,
+    RmaPart,
 };
 pub use interface::{
-    ConnectorOps, EndpointParams, Event, InterfaceOps, InterfaceParams, MemoryUse,
+    ConnectorOps, EndpointParams, Event, InterfaceOps, InterfaceParams, MemoryUse, WatchList,
+    WatchWord,
 };
 pub use records::{fixed, fixed_str};
 pub use rights::{effective_uid, is_static_program, raised_rights};
+pub use watch::Watch;
 
 #[cfg(test)]
 use abi_stable::StableAbi;
@@ -56,6 +60,8 @@ use core::ffi::c_void;
 pub const ABI_MAJOR: u16 = 1;
 /// The minor number, which rises when the ABI gets additions: slots, fields, flags, events, statuses.
 pub const ABI_MINOR: u16 = 1;
+/// The number of progress calls of which the core uses at least one for a poll, even if no watch word has changed.
+pub const WATCH_CALLS: u32 = 64;
 /// The symbol that a provider exports.
 pub const ENTRY_SYMBOL: &str = "tieline_provider_v1";
 /// The owner name of the ELF note, with its zero.
@@ -90,6 +96,11 @@ pub struct NoteDesc {
     pub name: [u8; 32],
     /// The provider's version, zero-padded, semver: `1.2.0`.
     pub version: [u8; 32],
+    /// Absolute paths, separated by `:` and zero-padded; empty for none. If none of them exists, the provider has no device. The
+    /// core then does not load the file, unless a setting names the provider.
+    pub needs: [u8; 64],
+    /// The reason that reports state in that case, zero-padded: `there is no /dev/knem`. Never empty with paths.
+    pub reason: [u8; 192],
 }
 
 /// A provider's state. To the core the state is an address, like each of the handles below; only the provider knows its content. In

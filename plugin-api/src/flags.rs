@@ -73,6 +73,7 @@ table! {
         FLUSH_ALL = 1 << 25, "flush of the interface, which the core does not call yet";
         CANCEL = 1 << 26, "cancel";
         DIES_WITH_OWNER = 1 << 27, "an access to memory whose owner has died, or has unmapped it, may end this process by a signal: an operator has enabled that";
+        RMA_LIST = 1 << 28, "since 1.1: rma_list, for the operations among PUT and GET that the module has";
     }
 }
 
@@ -81,6 +82,8 @@ table! {
     pub mod memory_caps: u64, "MEMORY_CAP_" {
         ALLOC = 1 << 0, "alloc: the domain provides memory of its own";
         REGISTER = 1 << 1, "register: any memory of the process";
+        KEYS_ADD_NO_RIGHT = 1 << 2, "since 1.1: a process that lacks a key of this domain may do the same to the memory by the system's rules, or the key has no effect for it. The core may keep a registration between two messages of one peer";
+        REGISTER_PARTS = 1 << 3, "since 1.1: register, only for ranges of this domain's own alloc, and at least for reading; UNSUPPORTED for other memory and other rights";
     }
 }
 
@@ -172,9 +175,17 @@ table! {
 }
 
 table! {
+    /// The kinds of a list.
+    pub mod rma_kind: u32, "RMA_" {
+        PUT = 1, "since 1.1: each part is a put";
+        GET = 2, "since 1.1: each part is a get";
+    }
+}
+
+table! {
     /// The flags that each data call knows: a call with any other mandatory flag is refused.
     pub mod known_flags: u64, "FLAGS_OF_" {
-        RMA = super::op_flags::REMOTE_COMPLETION | super::op_flags::NO_EVENT | super::op_flags::MORE, "put, get and put_notify";
+        RMA = super::op_flags::REMOTE_COMPLETION | super::op_flags::NO_EVENT | super::op_flags::MORE, "put, get, put_notify and rma_list";
         ATOMIC = super::op_flags::FETCH | super::op_flags::REMOTE_COMPLETION | super::op_flags::NO_EVENT | super::op_flags::MORE, "atomic";
     }
 }
@@ -246,6 +257,7 @@ pub fn tables() -> Vec<(&'static str, &'static [Named])> {
         ("Atomic operations", atomic_op::ALL),
         ("Access rights of a region", access::ALL),
         ("Flags of an operation", op_flags::ALL),
+        ("Kinds of a list (rma_list.kind)", rma_kind::ALL),
         ("The flags that a data call knows", known_flags::ALL),
         ("Log levels", log_level::ALL),
         ("Kinds of configuration variable (config_var.kind)", config_kind::ALL),

@@ -34,9 +34,11 @@
 //! `docs/writing-a-provider.md` leads from there to a provider that passes conformance.
 
 pub mod abi;
+mod absent;
 pub mod config;
 mod events;
 mod flags;
+mod kernel;
 mod note;
 pub mod provider;
 mod status;
@@ -51,12 +53,13 @@ pub use events::Events;
 pub use flags::{
     Named, access, async_kind, atomic_op, caps, config_kind, connects, cost_class, event,
     event_flags, known_flags, log_level, memory_caps, memory_kind, not_understood, note_flags,
-    op_flags, register_flags, role, tables,
+    op_flags, register_flags, rma_kind, role, tables,
 };
+pub use kernel::{boot_id, kernel_text};
 pub use note::{CoreNote, DlopenNote, Note};
 pub use provider::{
-    Absent, Allocation, Armed, Connector, Domain, DomainInfo, Endpoint, Interface, MemoryReport,
-    Packer, Posted, Posting, Provider, Revoked, RmaOp,
+    Absent, Allocation, Armed, Connector, Domain, DomainInfo, Endpoint, Interface, ListOp,
+    ListPart, MemoryReport, Packer, Posted, Posting, Provider, Revoked, RmaOp,
 };
 pub use status::{Failure, OK, PENDING, Status};
 
@@ -76,9 +79,19 @@ pub fn address_hash(address: &[u8]) -> u64 {
 /// ```text
 /// export_provider!(ShmCma, name = "shm-cma", version = env!("CARGO_PKG_VERSION"));
 /// ```
+///
+/// A provider without a device on most machines names the paths of which it needs one, separated by `:`. If there is none, the core
+/// reports the reason without loading the file ([`Note::needing`]):
+///
+/// ```text
+/// export_provider!(Mine, name = "mine", version = "1.0.0", needs = "/dev/mine", reason = "there is no /dev/mine");
+/// ```
 #[macro_export]
 macro_rules! export_provider {
-    ($provider:ty, name = $name:expr, version = $version:expr) => {
+    (
+        $provider:ty, name = $name:expr, version = $version:expr
+        $(, needs = $paths:expr, reason = $reason:expr)?
+    ) => {
         #[allow(unsafe_code, missing_docs)]
         const _: () = {
             #[used]
@@ -90,7 +103,8 @@ macro_rules! export_provider {
                 0,
                 $crate::note_flags::RUST
                     | if cfg!(panic = "unwind") { $crate::note_flags::UNWIND } else { 0 },
-            );
+            )
+            $(.needing($paths, $reason))?;
 
             // SAFETY: this object exports the symbol once; its name carries the ABI's major.
             #[unsafe(no_mangle)]

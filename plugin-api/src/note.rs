@@ -36,8 +36,32 @@ impl Note {
                 flags,
                 name: abi::fixed(name),
                 version: abi::fixed(version),
+                needs: [0; 64],
+                reason: [0; 192],
             },
         }
+    }
+
+    /// Adds the paths without which the provider has no device, separated by `:`. The core loads the file only if one of them
+    /// exists, or if a setting names the provider. Otherwise reports state `reason`, so the words are those of the provider itself.
+    ///
+    /// # Panics
+    /// If a text is too long for the note, a path is not absolute, or there is no reason. In a constant this panic is an error when
+    /// the provider is compiled.
+    #[must_use]
+    pub const fn needing(mut self, paths: &str, reason: &str) -> Note {
+        assert!(paths.len() < 64, "the paths of a note have at most 63 bytes");
+        assert!(reason.len() < 192 && !reason.is_empty(), "a reason has 1 to 191 bytes");
+        let (bytes, mut at, mut is_start) = (paths.as_bytes(), 0, true);
+        while at < bytes.len() {
+            assert!(!is_start || bytes[at] == b'/', "the paths of a note are absolute");
+            is_start = bytes[at] == b':';
+            at += 1;
+        }
+        assert!(!is_start, "each path of a note has at least one byte");
+        self.desc.needs = abi::fixed(paths);
+        self.desc.reason = abi::fixed(reason);
+        self
     }
 
     /// Returns the record inside the note.

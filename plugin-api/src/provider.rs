@@ -9,9 +9,10 @@
 
 pub use crate::abi::packer::Packer;
 use crate::abi::{
-    AllocParams, Atomic, EndpointLimits, Iov, KeyParams, ModuleAttr, RegisterParams,
+    AllocParams, Atomic, EndpointLimits, Iov, KeyParams, ModuleAttr, RegisterParams, Watch,
     host::HostHandle,
 };
+pub use crate::absent::Absent;
 use crate::{ConfigDoc, Events, Failure, OK, PENDING, Status};
 
 /// The result of a data call that did not fail.
@@ -247,6 +248,14 @@ pub trait Interface: Sized + 'static {
     /// A failure of the whole interface. A failure of one peer is an event.
     fn poll(&self, events: &mut Events<'_>) -> Result<(), Status>;
 
+    /// Returns the list of words that the core may compare instead of polling; `None`: the module has none. The interface keeps the
+    /// list for its whole life. While all listed words have the listed values, [`Interface::poll`] has no event. Anything else that a
+    /// poll does, such as accepting a first contact, may come up to [`WATCH_CALLS`](crate::abi::WATCH_CALLS) polls later. The core
+    /// calls this method once.
+    fn watch(&self) -> Option<&Watch> {
+        None
+    }
+
     /// Prepares to sleep on [`Interface::event_fd`].
     ///
     /// # Errors
@@ -324,6 +333,31 @@ pub struct RmaOp<'a> {
     pub flags: u64,
 }
 
+/// One put or get of a list.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ListPart<'a, K> {
+    /// The local piece, read by a put and written by a get.
+    pub local: Iov,
+    /// The key.
+    pub key: &'a K,
+    /// The offset into the range that the key covers.
+    pub offset: u64,
+}
+
+/// A list of puts or of gets.
+#[derive(Debug)]
+pub struct ListOp<'a, K> {
+    /// Whether the parts are puts. Otherwise they are gets.
+    pub put: bool,
+    /// The parts, at least one.
+    pub parts: &'a [ListPart<'a, K>],
+    /// The cookie of the completion event.
+    pub cookie: u64,
+    /// The flags of each part, [`crate::op_flags`].
+    pub flags: u64,
+}
+
 /// A connection to one peer.
 pub trait Endpoint: Sized + 'static {
     /// The provider's own record of an imported remote key.
@@ -389,6 +423,18 @@ pub trait Endpoint: Sized + 'static {
     /// As [`Endpoint::put`].
     fn put_notify(&self, key: &Self::Key, op: &RmaOp<'_>, word: u32) -> Posted {
         let _ = (key, op, word);
+        Err(Status::Unsupported)
+    }
+
+    /// Takes parts of a list of puts or gets, from the first one on, and sets `taken` to their number, which is at least 1 for a
+    /// success. After [`Posting::Pending`], one completion with the list's cookie follows for all of them; if it failed, the event's
+    /// `id` is the index of the first part that failed. The core calls again for the rest. The module states
+    /// [`RMA_LIST`](crate::caps::RMA_LIST).
+    ///
+    /// # Errors
+    /// The status of the first part, as [`Endpoint::put`]: no other part was begun.
+    fn rma_list(&self, list: &ListOp<'_, Self::Key>, taken: &mut usize) -> Posted {
+        let _ = (list, taken);
         Err(Status::Unsupported)
     }
 
@@ -515,48 +561,6 @@ pub trait Connector: Sized + 'static {
     /// Returns the descriptor to sleep on.
     fn event_fd(&self) -> Option<i32> {
         None
-    }
-}
-
-/// A placeholder for a part that a provider does not have: a domain without connection-only modules sets
-/// `type Connector = Absent`.
-#[derive(Debug)]
-pub enum Absent {}
-
-impl Interface for Absent {
-    type Endpoint = Absent;
-    const PRESENT: bool = false;
-    fn address(&self) -> Vec<u8> {
-        match *self {}
-    }
-    fn reachable(&self, _: &[u8]) -> Result<(), Failure> {
-        match *self {}
-    }
-    fn connect(&self, _: &[u8], _: &[u8], _: u64) -> Result<Absent, Failure> {
-        match *self {}
-    }
-    fn poll(&self, _: &mut Events<'_>) -> Result<(), Status> {
-        match *self {}
-    }
-}
-
-impl Endpoint for Absent {
-    type Key = Absent;
-}
-
-impl Connector for Absent {
-    const PRESENT: bool = false;
-    fn address(&self) -> Vec<u8> {
-        match *self {}
-    }
-    fn reachable(&self, _: &[u8]) -> Result<(), Failure> {
-        match *self {}
-    }
-    fn send(&self, _: &[u8], _: &[u8]) -> Result<(), Status> {
-        match *self {}
-    }
-    fn poll(&self, _: &mut Events<'_>) -> Result<(), Status> {
-        match *self {}
     }
 }
 

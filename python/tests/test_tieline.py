@@ -2,6 +2,8 @@
 
 import array
 import gc
+import importlib.util
+import os
 import pathlib
 import re
 import subprocess
@@ -12,9 +14,10 @@ import unittest
 import weakref
 
 import tieline
-from tieline import _c
+from tieline import _c, _context, _endpoint, _errors
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+HEADERS = pathlib.Path(os.environ.get("TIELINE_HEADERS", ROOT.parent / "include"))
 
 
 class Loopback(unittest.TestCase):
@@ -83,8 +86,6 @@ class Loopback(unittest.TestCase):
         key = self.key_of(self.context.alloc(64))
         with self.assertRaises(BufferError):
             key.get(b"read only")
-        with self.assertRaises(BufferError):
-            key.put(memoryview(bytes(64))[::2])
         with self.assertRaises(TypeError):
             key.put(3.5)
         with self.assertRaises(tieline.Error) as caught:
@@ -230,7 +231,7 @@ class Loopback(unittest.TestCase):
             thread = threading.Thread(target=gc.collect)
             thread.start()
             thread.join()
-            handled.append(len(tieline._left))
+            handled.append(len(_c.left))
 
         self.worker.on_message(1, handler)
         gc.disable()
@@ -239,7 +240,7 @@ class Loopback(unittest.TestCase):
         self.assertTrue(self.worker.wait_until(lambda: handled, timeout=60))
         self.assertEqual(handled, [1])
         self.worker.progress()
-        self.assertEqual((tieline._left, _c.lib.tieline_key_drop(handle)), ([], -3))
+        self.assertEqual((_c.left, _c.lib.tieline_key_drop(handle)), ([], -3))
 
     def test_numbers_that_the_library_has_no_room_for_are_refused(self):
         key = self.key_of(self.context.alloc(64))
@@ -313,9 +314,10 @@ class Alone(unittest.TestCase):
             self.assertIn("shm", context.report("why"))
             self.assertTrue(context.report("json").startswith("{"))
 
+    @unittest.skipUnless(HEADERS.exists(), "the C headers are not there")
     def test_the_numbers_and_functions_are_those_of_the_header(self):
-        text = (ROOT.parent / "include" / "tieline.h").read_text()
-        provider = (ROOT.parent / "include" / "tieline_provider.h").read_text()
+        text = (HEADERS / "tieline.h").read_text()
+        provider = (HEADERS / "tieline_provider.h").read_text()
 
         def number(name):
             found = re.search(rf"#define {name} \(?(?:U?INT(?:32|64)_C\()?(-?\w+)", text + provider)
@@ -324,9 +326,13 @@ class Alone(unittest.TestCase):
 
         for name in ("READ", "WRITE", "ATOMIC", "ALL"):
             self.assertEqual(getattr(tieline, name), number(f"TIELINE_{name}"))
-        for name in ("PENDING", "AGAIN", "TOO_LARGE", "TIMED_OUT", "BUSY", "EXPIRED"):
-            self.assertEqual(getattr(tieline, f"_{name}"), number(f"TIELINE_{name}"))
-        for which, value in tieline._REPORTS.items():
+        for name in ("PENDING", "AGAIN", "UNSUPPORTED", "INVALID", "PEER_FAILED", "TOO_LARGE", "TIMED_OUT"):
+            self.assertEqual(getattr(_errors, name), number(f"TIELINE_{name}"))
+        for name in ("CLOSED", "BUSY", "CANCELED", "EXPIRED"):
+            self.assertEqual(getattr(_errors, name), number(f"TIELINE_{name}"))
+        for name, value in _endpoint._ATOMICS.items():
+            self.assertEqual(value, number(f"TIELINE_ATOMIC_{name.upper()}"))
+        for which, value in _context._REPORTS.items():
             self.assertEqual(value, number(f"TIELINE_REPORT_{which.upper()}"))
         for name, arguments in _c.FUNCTIONS.items():
             found = re.search(rf"\b{name}\(([^;]*?)\)\s*;", text)
@@ -368,12 +374,29 @@ with tieline.Context() as context:
         )
         self.assertIn("interrupted", ran.stdout, ran.stderr)
 
-    def test_two_processes_exchange_an_array(self):
-        example = str(ROOT / "examples" / "exchange.py")
-        ran = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=120)
-        self.assertEqual(ran.returncode, 0, ran.stderr)
-        self.assertIn("100000 numbers came back, squared", ran.stdout)
-        self.assertIn("over ", ran.stdout)
+    def test_examples_end_with_their_results(self):
+        results = {
+            "exchange": "100000 numbers came back, squared",
+            "kv_cache": "256 blocks of 16 sequences, over ",
+            "work_queue": "200 tasks are done, by 3 consumers",
+            "parameter_server": "60 steps of 2 workers; the largest error is",
+        }
+        if importlib.util.find_spec("numpy") is None:
+            del results["parameter_server"]
+        examples = {
+            name: subprocess.Popen(
+                [sys.executable, str(ROOT / "examples" / f"{name}.py")],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for name in results
+        }
+        for name, example in examples.items():
+            with self.subTest(name):
+                said, errors = example.communicate(timeout=120)
+                self.assertEqual(example.returncode, 0, errors)
+                self.assertIn(results[name], said)
 
     def test_children_of_each_start_method_reach_parent_and_siblings(self):
         program = str(ROOT / "tests" / "started.py")

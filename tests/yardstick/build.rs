@@ -90,17 +90,21 @@ fn records_of(text: &str) -> Vec<Record<'_>> {
     let mut records: Vec<Record> = Vec::new();
     let mut within = false;
     for line in text.lines() {
-        let head = ["pub(crate) struct ", "pub(crate) union "];
+        let head = ["pub(crate) struct ", "pub(crate) union ", "pub struct "];
         if let Some(rest) = head.iter().find_map(|head| line.strip_prefix(head)) {
             records.push(Record { name: word(rest), fields: Vec::new() });
             within = true;
         } else if line == "}" {
             within = false;
-        } else if let (true, Some(rest)) = (within, line.strip_prefix("    pub(crate) ")) {
+        } else if let (true, Some(rest)) = (within, field_of(line)) {
             records.last_mut().expect("a field is in a record").fields.push(word(rest));
         }
     }
     records
+}
+
+fn field_of(line: &str) -> Option<&str> {
+    line.strip_prefix("    pub(crate) ").or_else(|| line.strip_prefix("    pub "))
 }
 
 /// Returns the names in `numbers! { ... }`.

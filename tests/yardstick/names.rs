@@ -100,10 +100,18 @@ pub(crate) const VERBS: Names = Names {
 };
 
 pub(crate) const LIBFABRIC: Names = Names {
-    files: &[("abi", "ofi/src/abi.rs"), ("abi", "ofi/src/abi/atomic.rs")],
+    files: &[
+        ("abi", "../integrations/libfabric-abi/src/atomic.rs"),
+        ("abi", "../integrations/libfabric-abi/src/attributes.rs"),
+        ("abi", "../integrations/libfabric-abi/src/endpoint.rs"),
+        ("abi", "../integrations/libfabric-abi/src/numbers.rs"),
+        ("abi", "../integrations/libfabric-abi/src/objects.rs"),
+        ("abi", "../integrations/libfabric-abi/src/tables.rs"),
+    ],
     records: &[],
     heads: &[
         "fi_domain_attr",
+        "fi_mr_attr",
         "fi_ops",
         "fi_ops_av",
         "fi_ops_cm",
@@ -123,16 +131,22 @@ pub(crate) const LIBFABRIC: Names = Names {
         ("fi_ep_attr.kind", Is("type_")),
         ("fi_eq_attr.spare", Padding),
         ("fi_eq_err_entry.spare", Padding),
+        ("fi_mr_attr.device", BeginsAt("device")),
+        ("fi_mr_attr.mr_iov", Is("__bindgen_anon_1.mr_iov")),
     ],
     constants: &[
+        ("FI_ATOMIC_READ", "fi_op_*"),
         ("FI_ATOMIC_WRITE", "fi_op_*"),
         ("FI_AV_", "fi_av_type_*"),
         ("FI_BAND", "fi_op_*"),
         ("FI_BOR", "fi_op_*"),
         ("FI_BXOR", "fi_op_*"),
+        ("FI_CQ_COND_", "fi_cq_wait_cond_*"),
         ("FI_CQ_FORMAT_", "fi_cq_format_*"),
         ("FI_CSWAP", "fi_op_*"),
         ("FI_EP_", "fi_ep_type_*"),
+        ("FI_INT32", "fi_datatype_*"),
+        ("FI_INT64", "fi_datatype_*"),
         ("FI_MAX", "fi_op_*"),
         ("FI_MIN", "fi_op_*"),
         ("FI_PROGRESS_", "fi_progress_*"),
@@ -143,6 +157,6 @@ pub(crate) const LIBFABRIC: Names = Names {
         ("FI_WAIT_", "fi_wait_obj_*"),
         ("FI_", "*"),
     ],
-    // The constants are deprecated by a pragma within a macro, which bindgen does not evaluate.
-    absent: &["FI_MR_BASIC", "FI_MR_SCALABLE"],
+    // The first two constants contain a cast, and the others a pragma. bindgen evaluates neither within a macro.
+    absent: &["FI_ADDR_UNSPEC", "FI_ADDR_NOTAVAIL", "FI_MR_BASIC", "FI_MR_SCALABLE"],
 };

@@ -25,12 +25,12 @@ pub(crate) struct Args {
 
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     if args.markdown || args.file {
-        let (report, _) = Context::builder().report()?;
+        let (report, _) = Context::builder().load_all_providers(true).report()?;
         let text = if args.file { configuration_file } else { configuration_markdown };
         return print(&text(&report.config));
     }
     // A value that cannot be read stops the search for providers, but not this list, which shows the origin of the value.
-    let (mut values, files, failure) = match Context::builder().report() {
+    let (mut values, files, failure) = match Context::builder().load_all_providers(true).report() {
         Ok((report, _)) => (report.config, report.files, None),
         Err(error) => {
             let (values, files) = configuration()?;

@@ -1,5 +1,5 @@
 //! The command `tieline`: providers and their state (`info`, `config`), conformance (`check`), performance (`perf`), a launcher
-//! (`run`), a generator of providers (`new-provider`), and commands for the project and its packages.
+//! (`run`), the start of MPI programs (`mpi`), a generator of providers (`new-provider`), and commands for the project and its packages.
 //!
 //! A subcommand is a module with its arguments and a function that returns `Result<ExitCode, Error>`. An error is one line:
 //! `tieline: what: why; what to do`.
@@ -10,6 +10,7 @@ mod config;
 mod demo;
 mod info;
 mod man;
+mod mpi;
 mod new_provider;
 mod perf;
 mod run;
@@ -46,6 +47,7 @@ enum Command {
     #[command(hide = true)]
     Footprint(perf::FootprintArgs),
     Run(run::Args),
+    Mpi(mpi::Args),
     #[command(hide = true)]
     Man(man::Args),
     #[command(hide = true)]
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::main(&args),
         Command::Footprint(args) => perf::footprint(&args),
         Command::Run(args) => run::main(&args),
+        Command::Mpi(args) => mpi::main(&args),
         Command::Man(args) => man::main(&args),
         Command::Completions(args) => completions::main(&args),
     };

@@ -2,12 +2,21 @@
 //!
 //! The earlier command is built from the history of this checkout, so the test runs only with `TESTS_WHOLE`.
 
+#![allow(unsafe_code)]
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use tieline::{After, Context, KeyLookup, Outcome, PostError, SendOptions, Status, Worker};
 
 /// The last commit before leave messages (goodbyes) of version 1.1 of the interface.
 const EARLIER: &str = "d8429438609de6ffda0f3be2f47ae938de2ad222";
+
+/// The version of the library's own messages at that commit.
+const MESSAGES: &str = "1.3";
+
+/// A program of that commit that serves a peer.
+const PEER: &str = include_str!("earlier/peer.rs");
 
 const SECRET: &str = "sesame";
 
@@ -30,10 +39,19 @@ fn earlier() -> Result<PathBuf, String> {
             return Err(format!("this checkout has no commit {EARLIER}"));
         }
     }
+    let programs = sources.join("tools/src/bin");
+    std::fs::create_dir_all(&programs).unwrap();
+    std::fs::write(programs.join("earlier_peer.rs"), PEER).unwrap();
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     let _ = cargo.args(["build", "--quiet", "--locked", "-p", "tieline-tools"]);
-    let _ = cargo.args(["-p", "tieline-provider-tcp", "-p", "tieline-provider-tcp-connect"]);
-    let _ = cargo.args(["-p", "tieline-provider-shm", "-p", "tieline-provider-shm-cma"]);
+    let _ = cargo.args([
+        "-p",
+        "tieline-provider-tcp-plugin",
+        "-p",
+        "tieline-provider-tcp-connect-plugin",
+    ]);
+    let _ =
+        cargo.args(["-p", "tieline-provider-shm-plugin", "-p", "tieline-provider-shm-cma-plugin"]);
     let _ = cargo.current_dir(&sources).env("CARGO_TARGET_DIR", place.join("built"));
     let _ = cargo.env_remove("RUSTFLAGS");
     assert!(cargo.status().unwrap().success(), "{cargo:?}");
@@ -61,6 +79,39 @@ impl Drop for Listener {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// An `earlier_peer` process, with its answers. Dropping this value ends the process.
+struct EarlierPeer(Child, BufReader<ChildStdout>);
+
+impl EarlierPeer {
+    fn start(built: &Path, providers: &str) -> EarlierPeer {
+        let mut command = Command::new(built.join("earlier_peer"));
+        let _ = command.env("TIELINE_PROVIDER_PATH", built).env("TIELINE_PROVIDERS", providers);
+        let _ = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        EarlierPeer(child, output)
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        let read = self.1.read_line(&mut line).unwrap();
+        assert!(read > 0, "the earlier peer has ended");
+        line.trim().to_owned()
+    }
+}
+
+impl Drop for EarlierPeer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let byte = |at| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
+    (0..text.len()).step_by(2).map(byte).collect()
 }
 
 fn perf(built: &Path, providers: &str) -> Command {
@@ -98,5 +149,53 @@ fn process_of_an_earlier_commit_exchanges_data_with_one_of_this_build() {
                 assert!(measured >= 2, "{providers}, {command:?}: {name} in {text}");
             }
         }
+        refuses_only_new_calls(&earlier, now, providers);
     }
+}
+
+/// Checks that a process of this build refuses the new calls towards the earlier one in words that name both versions, and that all
+/// other calls succeed.
+fn refuses_only_new_calls(earlier: &Path, now: &Path, providers: &str) {
+    let mut peer = EarlierPeer::start(earlier, providers);
+    let first = peer.line();
+    let (address, key) = first.split_once(' ').unwrap();
+    let context = Context::builder().set("TIELINE_PROVIDERS", providers);
+    let context = context.set("TIELINE_PROVIDER_PATH", &now.display().to_string()).open().unwrap();
+    let worker = context.worker().unwrap();
+    let there = worker.connect(&unhex(address)).unwrap();
+    let key = there.import_key(&unhex(key)).unwrap();
+    let delivered = SendOptions::new().delivered();
+    let headed = SendOptions::new().header_bytes(b"head");
+    let number = there.key_by_number(17).map(|found| match found {
+        KeyLookup::Asked(asked) => asked,
+        KeyLookup::Known(_) => Outcome::Done(0),
+    });
+    let new: [Result<Outcome, PostError>; 3] = [
+        there.send_with(7, 1, b"delivered", &delivered),
+        there.send_with(7, 2, b"headed", &headed),
+        number,
+    ];
+    for refused in new {
+        let error = refused.unwrap_err();
+        assert_eq!(error.status(), Status::Unsupported, "{providers}: {error}");
+        let words = error.to_string();
+        assert!(words.contains(MESSAGES) && words.contains("1.4"), "{providers}: {words}");
+    }
+    let source = context.register(vec![3; 16]).unwrap();
+    let ends = |worker: &Worker, posted: Result<Outcome, PostError>| {
+        let ended = worker.finish(posted.unwrap());
+        assert!(ended.is_ok(), "{providers}: {ended:?}");
+    };
+    ends(&worker, there.send_with(7, 3, b"plain", &SendOptions::new()));
+    let list = [tieline::Descriptor::new(&source, 0..8, &key, 0)];
+    let put = there.put_list(&list).unwrap();
+    let raw = [4; 8];
+    // SAFETY: the array lives until the operation has ended.
+    ends(&worker, unsafe { there.put_raw(raw.as_ptr(), raw.len(), &key, 8) });
+    ends(&worker, there.notify(After::Operations(&[&put]), 7, 4, b"behind"));
+    ends(&worker, Ok(put));
+    ends(&worker, there.flush_messages());
+    assert_eq!([peer.line(), peer.line()], ["3 706c61696e", "4 626568696e64"], "{providers}");
+    drop(peer.0.stdin.take());
+    assert_eq!(peer.line(), format!("{}{}{}", "03".repeat(8), "04".repeat(8), "00".repeat(48)));
 }

@@ -4,11 +4,12 @@
 use std::path::Path;
 use std::process::Command;
 
-const PAGES: [&str; 7] = [
+const PAGES: [&str; 8] = [
     "tieline",
     "tieline-info",
     "tieline-config",
     "tieline-check",
+    "tieline-mpi",
     "tieline-new-provider",
     "tieline-perf",
     "tieline-run",
@@ -37,8 +38,9 @@ fn the_pages_are_fresh_and_complete() {
 
 #[test]
 fn the_pages_render_without_a_warning() {
-    for page in PAGES {
-        let file = committed().join(format!("{page}.1"));
+    let pages = PAGES.map(|page| format!("{page}.1"));
+    for page in pages.iter().map(String::as_str).chain(["fi_tieline.7"]) {
+        let file = committed().join(page);
         let mut man = Command::new("man");
         let _ = man.args(["--warnings", "-P", "cat", "-l"]).arg(file).env("MANWIDTH", "80");
         let Ok(output) = man.output() else {

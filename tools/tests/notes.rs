@@ -243,10 +243,57 @@ fn a_record_is_as_long_as_it_says_or_longer() {
     let mut bytes = std::fs::read(&file).unwrap();
     let name = [&b"mine"[..], &[0; 28], b"1.0.0\0"].concat();
     let at = bytes.windows(name.len()).position(|window| window == name).unwrap() - 12;
-    for len in [0_u16, 75, 77, u16::MAX] {
+    for len in [76_u16, 77, 331, 332] {
+        bytes[at..at + 2].copy_from_slice(&len.to_le_bytes());
+        std::fs::write(&file, &bytes).unwrap();
+        let Some(depends) = said("deb-depends", &file) else { return };
+        assert_eq!(depends, "tieline-abi-1 (>= 0)", "{len}");
+    }
+    for len in [0_u16, 75, 333, u16::MAX] {
         bytes[at..at + 2].copy_from_slice(&len.to_le_bytes());
         std::fs::write(&file, &bytes).unwrap();
         let Some(why) = refusal(&file) else { return };
-        assert!(why.contains(&format!("says {len} bytes in a note of 76")), "{why}");
+        assert!(why.contains(&format!("says {len} bytes in a note of 332")), "{why}");
     }
+}
+
+#[test]
+fn paths_in_a_note_are_shown_and_refused_as_by_the_library() {
+    let folder = Folder::new("notes-paths");
+    let note = |paths: &str, reason: &str| {
+        let note = format!(
+            "TIELINE_PROVIDER_NOTE_NEEDING(\"mine\", \"1.0.0\", 0, 1, \"{paths}\", \"{reason}\")"
+        );
+        folder.provider("libtieline_mine.so", &note)
+    };
+    let Some(good) = note("/dev/mine0:/dev/mine1", "there is no /dev/mine0 or /dev/mine1") else {
+        return;
+    };
+    let Some(shown) = said("show", &good) else { return };
+    let plain = "provider mine 1.0.0, ABI 1.1, needs a core of 1.1 or later";
+    assert_eq!(shown, format!("{plain} and /dev/mine0 or /dev/mine1"));
+    for (what, line) in [
+        ("deb-depends", "tieline-abi-1 (>= 1)"),
+        ("deb-provides", "tieline-provider-1-mine (= 1.0.0)"),
+        ("rpm-requires", "tieline-abi(1)(64bit) >= 1"),
+    ] {
+        assert_eq!(said(what, &good).unwrap(), line);
+    }
+    assert_eq!(
+        said("show", &note("", "none").unwrap()).unwrap(),
+        plain,
+        "a reason alone has no effect"
+    );
+    let long = |len: usize| "/".repeat(len);
+    for paths in
+        ["dev/mine", ":/a", "/a:", "/a\\0/b", "/a\\n", "/\\xff", "/\\xe2\\x80\\xae", &long(64)]
+    {
+        let why = refusal(&note(paths, "none").unwrap()).unwrap();
+        assert!(why.contains("the paths `") && why.lines().count() == 1, "{why}");
+    }
+    for reason in ["", "  ", "a\\033[2J", "a\\0b", "\\xff", &"x".repeat(192)] {
+        let why = refusal(&note("/a", reason).unwrap()).unwrap();
+        assert!(why.contains("the reason `") && why.lines().count() == 1, "{why}");
+    }
+    assert!(said("show", &note(&long(63), &"x".repeat(191)).unwrap()).is_some());
 }

@@ -5,6 +5,7 @@
 
 use crate::Trust;
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -118,16 +119,21 @@ impl Cache {
         self.text().unwrap_or_default().lines().filter_map(parse).collect()
     }
 
+    /// Returns the answers, each of which is read when it is looked up.
+    #[must_use]
+    pub fn answers(&self) -> Answers {
+        Answers { lines: self.text().unwrap_or_default(), ..Answers::default() }
+    }
+
     /// Returns the answer for this key if it is still valid.
     #[must_use]
     pub fn valid(&self, key: &Key) -> Option<Answer> {
-        self.read().remove(key).filter(|answer| answer.holds(now()))
+        self.answers().valid(key, now())
     }
 
     fn text(&self) -> Option<String> {
-        let directory = self.0.parent().filter(|directory| is_of_ours(directory))?;
-        let about = fs::metadata(directory).ok()?;
-        let file = fs::OpenOptions::new()
+        let (_, about) = Trust::current_process().target(self.0.parent()?).ok()?;
+        let mut file = fs::OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(&self.0)
@@ -136,8 +142,10 @@ impl Cache {
         if !meta.is_file() || !ours(&meta) || !ours(&about) || meta.len() > MOST_CACHE_BYTES {
             return None;
         }
-        let mut text = String::new();
-        file.take(MOST_CACHE_BYTES).read_to_string(&mut text).ok().map(|_| text)
+        // A write replaces the file, so its length stays the same.
+        let mut text = vec![0; usize::try_from(meta.len()).ok()?];
+        file.read_exact(&mut text).ok()?;
+        String::from_utf8(text).ok()
     }
 
     /// Sets the answer for this key, by replacing the file with a new one. Errors are ignored.
@@ -174,13 +182,81 @@ impl Cache {
     }
 }
 
+/// The answers of a cache at one time, and those that this process has added since.
+#[derive(Clone, Debug, Default)]
+pub struct Answers {
+    /// The lines of the file. A process needs a few of the answers, so the others are not parsed.
+    lines: String,
+    /// The keys that were looked up.
+    asked: Vec<Key>,
+    /// Whether lines of other keys were dropped.
+    is_part: bool,
+}
+
+impl Answers {
+    /// Returns the last answer for this key, if it is valid at this time.
+    #[must_use]
+    pub fn valid(&mut self, key: &Key, now: u64) -> Option<Answer> {
+        if !self.asked.contains(key) {
+            self.asked.push(key.clone());
+        }
+        let subject = subject(key);
+        let of_key = self.lines.lines().filter(|line| line.starts_with(&subject));
+        let (_, answer) = of_key.filter_map(parse).rfind(|(other, _)| other == key)?;
+        Some(answer).filter(|answer| answer.holds(now))
+    }
+
+    /// Checks whether the lines of this key may have been dropped.
+    #[must_use]
+    pub fn lacks(&self, key: &Key) -> bool {
+        self.is_part && !self.asked.contains(key)
+    }
+
+    /// Drops the lines of the keys that were not looked up, whose number is not bounded by what this process uses.
+    pub fn keep_asked(&mut self) {
+        let subjects: Vec<String> = self.asked.iter().map(subject).collect();
+        let is_asked = |line: &&str| subjects.iter().any(|subject| line.starts_with(subject));
+        self.lines = self.lines.lines().filter(is_asked).flat_map(|line| [line, "\n"]).collect();
+        self.is_part = true;
+    }
+
+    /// Adds the answers of a cache. The present ones apply if the cache has another answer.
+    pub fn fill_up(&mut self, cache: Answers) {
+        let mine = std::mem::replace(&mut self.lines, cache.lines);
+        self.append(&mine);
+        self.is_part = false;
+    }
+
+    /// Adds an answer, which takes the place of an earlier one for this key.
+    pub fn add(&mut self, key: &Key, answer: &Answer) {
+        self.append(&line(key, answer));
+    }
+
+    fn append(&mut self, lines: &str) {
+        if !self.lines.is_empty() && !self.lines.ends_with('\n') {
+            self.lines.push('\n');
+        }
+        self.lines.push_str(lines);
+    }
+}
+
 /// Returns the line of an answer: `<7 numbers> [=<use>] <when> starts`, or `no <why>` in place of `starts`.
 fn line(key: &Key, answer: &Answer) -> String {
-    let numbers = key.file.0.map(|number| number.to_string()).join(" ");
-    let of = if key.of.is_empty() { String::new() } else { format!("={} ", key.of) };
     let verdict =
         answer.fault.as_ref().map_or_else(|| "starts".to_string(), |why| format!("no {why}"));
-    format!("{numbers} {of}{} {verdict}\n", answer.at)
+    format!("{}{} {verdict}\n", subject(key), answer.at)
+}
+
+/// Returns the beginning of the lines for this key: `<7 numbers> [=<use>] `.
+fn subject(key: &Key) -> String {
+    let mut subject = String::new();
+    for number in key.file.0 {
+        let _ = write!(subject, "{number} ");
+    }
+    if !key.of.is_empty() {
+        let _ = write!(subject, "={} ", key.of);
+    }
+    subject
 }
 
 fn parse(line: &str) -> Option<(Key, Answer)> {

@@ -8,7 +8,7 @@ mod cache;
 mod sys;
 mod trust;
 
-pub use cache::{Answer, Cache, FileKey, Key, now};
+pub use cache::{Answer, Answers, Cache, FileKey, Key, now};
 pub use sys::{End, Outcome, Say, Share, in_child};
 pub use trust::{Obstacle, Trust};
 

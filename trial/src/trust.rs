@@ -19,6 +19,7 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
 use tieline_plugin_api::{effective_uid, raised_rights};
 
 /// The maximum number of symbolic links, as in the kernel.
@@ -26,12 +27,13 @@ const MOST_LINKS: usize = 40;
 const STICKY: u32 = 0o1000;
 
 /// The owners whose directories and files are trusted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Trust {
     /// The user that is trusted besides root; `None` in a program that was started with raised rights.
     user: Option<u32>,
-    /// The number that stands for all users outside the user namespace, including root of the host, in a process inside one.
-    outside: Option<u32>,
+    /// The number that stands for all users outside the user namespace, including root of the host, in a process inside one. It is
+    /// read when a directory of a third owner is on a path, which is rare.
+    outside: OnceLock<Option<u32>>,
 }
 
 /// The reason that a path is refused.
@@ -48,12 +50,12 @@ impl Trust {
     #[must_use]
     pub fn current_process() -> Trust {
         let user = (!raised_rights()).then(effective_uid);
-        Trust { user, outside: outside() }
+        Trust { user, outside: OnceLock::new() }
     }
 
     #[cfg(test)]
     pub(crate) fn for_user(user: Option<u32>) -> Trust {
-        Trust { user, outside: None }
+        Trust { user, outside: OnceLock::from(None) }
     }
 
     /// Follows an absolute path through its links, and returns its target. The target itself is not checked: [`Trust::check`] does
@@ -62,6 +64,14 @@ impl Trust {
     /// # Errors
     /// An obstacle on the path.
     pub fn follow(&self, path: &Path) -> Result<PathBuf, Obstacle> {
+        self.target(path).map(|(real, _)| real)
+    }
+
+    /// Does the same as [`Trust::follow`], and returns the attributes of the target with it.
+    ///
+    /// # Errors
+    /// An obstacle on the path.
+    pub fn target(&self, path: &Path) -> Result<(PathBuf, Metadata), Obstacle> {
         let mut steps: VecDeque<OsString> = names(path);
         let mut real = PathBuf::from("/");
         let mut meta = fs::symlink_metadata(&real).map_err(|error| nowhere(&real, &error, None))?;
@@ -79,7 +89,7 @@ impl Trust {
             if !meta.is_symlink() {
                 continue;
             }
-            self.check_owner(&meta, &format!("the symbolic link {}", real.display()))
+            self.check_owner(&meta, || format!("the symbolic link {}", real.display()))
                 .map_err(Obstacle::Unsafe)?;
             links += 1;
             if links > MOST_LINKS {
@@ -96,7 +106,7 @@ impl Trust {
             steps.extend(rest);
             meta = fs::symlink_metadata(&real).map_err(|error| nowhere(&real, &error, None))?;
         }
-        Ok(real)
+        Ok((real, meta))
     }
 
     /// Checks whether only trusted users can create an entry in this directory, or write this file.
@@ -116,16 +126,21 @@ impl Trust {
             };
             return Err(Unfit { expected, found: writers.found(meta) });
         }
-        self.check_owner(meta, what).map_err(|unfit| {
+        self.check_owner(meta, || what.to_owned()).map_err(|unfit| {
             let found = format!("it belongs to user {}", meta.uid());
             Unfit { expected: unfit.expected, found }
         })
     }
 
-    fn check_owner(&self, meta: &Metadata, what: &str) -> Result<(), Unfit> {
-        if meta.uid() == 0 || Some(meta.uid()) == self.user {
+    fn is_owned(&self, meta: &Metadata) -> bool {
+        meta.uid() == 0 || Some(meta.uid()) == self.user
+    }
+
+    fn check_owner(&self, meta: &Metadata, what: impl FnOnce() -> String) -> Result<(), Unfit> {
+        if self.is_owned(meta) {
             return Ok(());
         }
+        let what = what();
         let found = format!("{what} belongs to user {}", meta.uid());
         Err(Unfit { expected: format!("{what} that belongs to {}", self.owners()), found })
     }
@@ -136,24 +151,24 @@ impl Trust {
 
     /// Checks a directory on the path.
     fn check_ancestor(&self, directory: &Path, meta: &Metadata) -> Result<(), Unfit> {
-        let is_outside = Some(meta.uid()) == self.outside;
-        let name = format!("the directory {}", directory.display());
+        let is_outside = || Some(meta.uid()) == *self.outside.get_or_init(outside);
+        let name = || format!("the directory {}", directory.display());
         let expected = || {
             format!(
                 "directories on the path that belong to {} and that no other user can write",
                 self.owners()
             )
         };
-        if !is_outside && self.check_owner(meta, &name).is_err() {
+        if !self.is_owned(meta) && !is_outside() {
             return Err(Unfit {
                 expected: expected(),
-                found: format!("{name} belongs to user {}", meta.uid()),
+                found: format!("{} belongs to user {}", name(), meta.uid()),
             });
         }
         match other_writers(directory, meta) {
             Some(writers) if meta.mode() & STICKY == 0 => Err(Unfit {
                 expected: expected(),
-                found: format!("{name} has {}", writers.found(meta)),
+                found: format!("{} has {}", name(), writers.found(meta)),
             }),
             _ => Ok(()),
         }

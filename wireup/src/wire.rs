@@ -134,11 +134,14 @@ impl Writer {
         self.raw(&value.to_le_bytes())
     }
 
-    /// Appends text with a one-byte length; longer text is truncated to 255 bytes.
+    /// Appends text with a one-byte length; longer text is truncated to the whole characters of its first 255 bytes.
     #[inline]
     pub fn name(&mut self, text: &str) -> &mut Writer {
-        let bytes = &text.as_bytes()[..text.len().min(255)];
-        self.u8(bytes.len() as u8).raw(bytes)
+        let mut len = text.len().min(255);
+        while !text.is_char_boundary(len) {
+            len -= 1;
+        }
+        self.u8(len as u8).raw(&text.as_bytes()[..len])
     }
 
     /// Appends bytes with a two-byte length; 64 KiB or more are `TooLarge`.
@@ -175,16 +178,22 @@ impl Format {
     /// Starts a record with the magic bytes and the version. The caller appends fields, and then calls [`seal`].
     pub fn begin(&self) -> Writer {
         let mut w = Writer::default();
-        let _ = w.raw(&self.magic).u8(self.major).u8(self.minor);
+        self.begin_in(&mut w);
         w
+    }
+
+    /// Starts a record after the fields of another one. The caller appends fields, and then calls [`seal_from`].
+    #[inline]
+    pub fn begin_in(&self, w: &mut Writer) {
+        let _ = w.raw(&self.magic).u8(self.major).u8(self.minor);
     }
 
     /// Parses a sealed record: checks the magic bytes, the major version and the checksum. `parse` gets a reader of the bytes after
     /// the version, and the minor version, and reads all fields that it knows.
-    pub fn unseal<T>(
+    pub fn unseal<'a, T>(
         &self,
-        bytes: &[u8],
-        parse: impl FnOnce(&mut Reader<'_>, u8) -> Result<T, Status>,
+        bytes: &'a [u8],
+        parse: impl FnOnce(&mut Reader<'a>, u8) -> Result<T, Status>,
     ) -> Result<T, NoRecord> {
         let no = |why: String| NoRecord { status: Status::BadData, why };
         let (body, sum) =
@@ -219,10 +228,15 @@ impl Format {
 
 /// Completes a record of [`Format::begin`]: appends a checksum of four bytes to its fields.
 pub fn seal(w: Writer) -> Vec<u8> {
-    let mut bytes = w.bytes;
-    let sum = checksum(&bytes);
-    bytes.extend_from_slice(&sum.to_le_bytes());
-    bytes
+    let mut w = w;
+    seal_from(&mut w, 0);
+    w.bytes
+}
+
+/// Completes the record that begins at the byte `from`, like [`seal`].
+pub fn seal_from(w: &mut Writer, from: usize) {
+    let sum = checksum(w.bytes.get(from..).unwrap_or_default());
+    let _ = w.u32(sum);
 }
 
 /// Returns the FNV-1a hash, which detects damage. The hash does not protect against forgery.
@@ -274,8 +288,19 @@ mod tests {
         assert_eq!((r.name(), r.id(), r.blob()), (Ok("six"), Ok([7; 16]), Ok(&[8; 300][..])));
         assert_eq!(r.bytes(0), Ok(&[][..]));
         assert_eq!((r.bytes(1), r.u8()), (Err(Status::BadData), Err(Status::BadData)));
+        let mut second = Writer::default();
+        let _ = second.u8(9);
+        FORMAT.begin_in(&mut second);
+        let _ = second.u8(7);
+        seal_from(&mut second, 1);
+        let mut alone = FORMAT.begin();
+        let _ = alone.u8(7);
+        assert_eq!(second.bytes, [&[9], &seal(alone)[..]].concat());
         let mut long = Writer::default();
         let _ = long.name(&"x".repeat(300));
         assert_eq!(Reader::new(&long.bytes).name(), Ok(&"x".repeat(255)[..]));
+        let mut wide = Writer::default();
+        let _ = wide.name(&"\u{fc}".repeat(200));
+        assert_eq!(Reader::new(&wide.bytes).name(), Ok(&"\u{fc}".repeat(127)[..]));
     }
 }

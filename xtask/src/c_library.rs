@@ -3,6 +3,7 @@
 //! The C compiler links the library with a version script made from `capi/libtieline.symbols`: the symbols in that file are
 //! exported, each with its version, and no others. [`check_exports`] compares the exports of the result with the file.
 
+use crate::foreign;
 use crate::sh::{Outcome, capture, command, make_folder, on, read, root, run, target, write};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,14 +42,19 @@ fn version_script(symbols: &BTreeMap<String, String>) -> String {
 }
 
 pub(crate) fn folder(profile: &str) -> PathBuf {
-    target().join(profile).join("c")
+    target().join(foreign::folder(profile)).join("c")
 }
 
 /// Links the shared library, and copies it and the static library to the directory in which `-ltieline` finds them.
 pub(crate) fn link(profile: &str) -> Outcome<PathBuf> {
+    link_by(&[&foreign::compiler()], profile)
+}
+
+/// Links with the compiler of these words: `cc`, or `zig cc`, which has no `libgcc_s`.
+pub(crate) fn link_by(compiler: &[&str], profile: &str) -> Outcome<PathBuf> {
     let folder = folder(profile);
     make_folder(&folder)?;
-    let made = target().join(profile).join("libtieline_c.a");
+    let made = target().join(foreign::folder(profile)).join("libtieline_c.a");
     let archive = folder.join("libtieline.a");
     let _ = std::fs::remove_file(&archive);
     if std::fs::hard_link(&made, &archive).is_err() {
@@ -57,12 +63,13 @@ pub(crate) fn link(profile: &str) -> Outcome<PathBuf> {
     let (symbols, script) = (symbols()?, folder.join("libtieline.map"));
     write(&script, version_script(&symbols))?;
     let library = folder.join(SONAME);
-    let mut linker = command("cc", &["-shared", "-o"]);
-    let _ = linker.arg(&library).arg(format!("-Wl,-soname,{SONAME}"));
+    let mut linker = command(compiler[0], &compiler[1..]);
+    let _ = linker.args(["-shared", "-o"]).arg(&library).arg(format!("-Wl,-soname,{SONAME}"));
     let _ = linker.arg(format!("-Wl,--version-script={}", script.display()));
     let _ = linker.arg("-Wl,-z,nodelete,-z,relro,-z,now,-z,defs,--gc-sections");
     let _ = linker.args(symbols.keys().map(|name| format!("-Wl,-u,{name}")));
-    run(linker.arg(&archive).args(SYSTEM))?;
+    let unwinder = if compiler.len() > 1 { "-lunwind" } else { SYSTEM[0] };
+    run(linker.arg(&archive).arg(unwinder).args(&SYSTEM[1..]))?;
     let plain = folder.join("libtieline.so");
     let _ = std::fs::remove_file(&plain);
     on(&plain, std::os::unix::fs::symlink(SONAME, &plain))?;
@@ -71,7 +78,7 @@ pub(crate) fn link(profile: &str) -> Outcome<PathBuf> {
 
 /// Checks that the library exports the symbols of the file with their versions, has its soname, and is never unloaded.
 pub(crate) fn check_exports(library: &Path) -> Outcome {
-    let listed = capture(command("nm", &["-D", "--defined-only"]).arg(library))?;
+    let listed = capture(command(foreign::tool("nm"), &["-D", "--defined-only"]).arg(library))?;
     let exported: BTreeMap<String, String> = listed.lines().filter_map(exported).collect();
     let wanted = symbols()?;
     let differs = |from: &BTreeMap<String, String>, other: &BTreeMap<String, String>| {

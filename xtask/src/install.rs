@@ -1,7 +1,9 @@
-//! `cargo xtask install --prefix DIR`: installs the library, its headers and pkg-config files, the providers, the command, manual
+//! `cargo xtask install --prefix DIR`: installs the library, its headers and pkg-config files, the providers, the provider for libfabric, the command, manual
 //! pages and shell completions.
 
 use crate::c_library::{self, SONAME};
+use crate::foreign;
+use crate::integrations;
 use crate::sh::{
     self, Outcome, capture, cargo, command, files_of, make_folder, name_of, on, read, root, run,
     target, write,
@@ -9,6 +11,7 @@ use crate::sh::{
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 /// The crates that make provider files, and the names of the files.
@@ -72,7 +75,7 @@ impl Places {
         let new = to.with_extension("new");
         let _ = on(from, fs::copy(from, &new))?;
         if self.strips && !symbols.is_empty() {
-            run(command("strip", &[symbols]).arg(&new))?;
+            run(command(foreign::tool("strip"), &[symbols]).arg(&new))?;
         }
         on(&new, fs::set_permissions(&new, fs::Permissions::from_mode(mode)))?;
         on(&to, fs::rename(&new, &to))?;
@@ -80,8 +83,15 @@ impl Places {
         Ok(())
     }
 
+    /// Returns a text of `packaging` with the directories of this installation.
+    fn text(&self, template: &str) -> Outcome<String> {
+        let text = read(root().join("packaging").join(template))?;
+        let text = text.replace("@prefix@", &self.prefix.display().to_string());
+        Ok(text.replace("@libdir@", &self.libdir.display().to_string()))
+    }
+
     fn put_text(&self, text: &str, to: &Path) -> Outcome {
-        let staged = target().join(self.profile).join("c/staged");
+        let staged = c_library::folder(self.profile).join("staged");
         write(&staged, text)?;
         self.put(&staged, to, 0o644)
     }
@@ -150,6 +160,7 @@ pub(crate) fn lay_what_is_built(prefix: &Path) -> Outcome {
 
 fn build(places: &Places) -> Outcome {
     let mut cargo = cargo(&["build", "--locked", "-p", "tieline-capi", "-p", "tieline-tools"]);
+    let _ = cargo.args(["-p", "tieline-libfabric"]);
     for provider in PROVIDERS {
         let _ = cargo.args(["-p", &format!("tieline-provider-{provider}-plugin")]);
     }
@@ -158,11 +169,27 @@ fn build(places: &Places) -> Outcome {
     if places.profile == "release" {
         let _ = cargo.arg("--release").env("TIELINE_LIBDIR", &places.libdir);
     }
-    run(&mut cargo)
+    foreign::aim(&mut cargo);
+    run(&mut cargo)?;
+    if foreign::is_foreign() { run(&mut own_programs()) } else { Ok(()) }
+}
+
+/// Builds the program that writes files of the installation, with the providers whose settings it lists, for this machine.
+fn own_programs() -> Command {
+    let mut cargo = cargo(&["build", "--locked", "-p", "tieline-tools"]);
+    for provider in PROVIDERS {
+        let _ = cargo.args(["-p", &format!("tieline-provider-{provider}-plugin")]);
+    }
+    cargo
+}
+
+/// Returns the folder of programs that this machine can run, for a build of this profile.
+pub(crate) fn runnable(profile: &str) -> PathBuf {
+    target().join(if foreign::is_foreign() { "debug" } else { profile })
 }
 
 fn lay(places: &Places) -> Outcome {
-    let built = target().join(places.profile);
+    let built = target().join(foreign::folder(places.profile));
     let libraries = c_library::link(places.profile)?;
     c_library::check_exports(&libraries.join(SONAME))?;
     let Places { prefix, libdir, .. } = places;
@@ -180,14 +207,10 @@ fn lay(places: &Places) -> Outcome {
     }
     let (major, minor) = abi()?;
     for name in ["tieline.pc", "tieline-provider.pc"] {
-        let template = root().join("packaging").join(format!("{name}.in"));
-        let text = read(&template)?
-            .replace("@prefix@", &prefix.display().to_string())
-            .replace("@libdir@", &libdir.display().to_string())
-            .replace("@includedir@", &prefix.join("include").display().to_string())
-            .replace("@version@", version)
-            .replace("@abi_major@", &major)
-            .replace("@abi_minor@", &minor);
+        let text = places.text(&format!("{name}.in"))?;
+        let text = text.replace("@includedir@", &prefix.join("include").display().to_string());
+        let text = text.replace("@version@", version);
+        let text = text.replace("@abi_major@", &major).replace("@abi_minor@", &minor);
         places.put_text(&text, &libdir.join("pkgconfig").join(name))?;
     }
     for provider in PROVIDERS {
@@ -195,11 +218,16 @@ fn lay(places: &Places) -> Outcome {
         let to = places.providers(&major).join(&file);
         places.put_without(unneeded, &built.join(&file), &to, 0o644)?;
     }
+    let (provider, folder) = (built.join(integrations::BUILT), libdir.join(integrations::FOLDER));
+    places.put_without(unneeded, &provider, &folder.join(integrations::FILE), 0o644)?;
+    let environment = places.text("libfabric-environment.sh.in")?;
+    places.put_text(&environment, &prefix.join("share/tieline-libfabric/environment.sh"))?;
     let program = built.join("tieline");
     places.put_without(unneeded, &program, &prefix.join("bin/tieline"), 0o755)?;
     let written = built.join("c/completions");
     make_folder(&written)?;
-    let _ = capture(command(&program, &["completions"]).arg(&written))?;
+    let writer = runnable(places.profile).join("tieline");
+    let _ = capture(command(writer, &["completions"]).arg(&written))?;
     // The directory differs between a distribution's packages and other installations.
     let zsh = if prefix == Path::new("/usr") { "vendor-completions" } else { "site-functions" };
     for (file, place) in [
@@ -210,9 +238,11 @@ fn lay(places: &Places) -> Outcome {
         let to = prefix.join("share").join(place).join(file);
         places.put(&written.join(file), &to, 0o644)?;
     }
-    let manual = prefix.join("share/man/man1");
-    for page in files_of(root().join("packaging/man"), "1")? {
-        places.put(&page, &manual.join(name_of(&page)), 0o644)?;
+    for section in ["1", "7"] {
+        let manual = prefix.join(format!("share/man/man{section}"));
+        for page in files_of(root().join("packaging/man"), section)? {
+            places.put(&page, &manual.join(name_of(&page)), 0o644)?;
+        }
     }
     Ok(())
 }

@@ -4,9 +4,12 @@ mod bench;
 mod c_library;
 mod check;
 mod demo;
+mod foreign;
 mod install;
+mod integrations;
 mod lab;
 mod mutants;
+mod nixl;
 mod package;
 mod setup;
 mod sh;
@@ -25,13 +28,17 @@ cargo xtask COMMAND
   bench [--lab]     measure beside the rivals that are installed; writes target/bench/report.{json,svg,md}. With --lab: in
                     the lab, beside perftest; writes target/bench/lab.{json,svg,md}. See bench --help
   lab [FILTER]      the tests that need RDMA drivers and several hosts, in virtual machines (docs/lab.md)
-  package ...       packages for distributions: deb, rpm, source; test tries them in clean roots (docs/packaging.md)
+  package ...       packages for distributions: deb, rpm, source, wheel, crates; test tries them in clean roots
+                    (docs/packaging.md)
+  release DIR       a directory with repositories for apt and dnf, wheels, crates and checksums, signed (docs/packaging.md)
   setup [bench|package]
                     install the system packages that test (and bench, or package) need, or name them
   header [--check]  write include/tieline.h and include/tieline_provider.h, or see that they are fresh
   install --prefix DIR [--libdir DIR] [--debug] [--unstripped]
                     build and install the C library, headers, pkg-config files, providers, the command, its manual pages and
                     completions; below $DESTDIR where that is set; ends with the variables to set
+  integrations      build the libfabric provider as target/release/libfabric-tieline/libtieline-fi.so (docs/mpi.md), and the plug-in
+                    for NIXL, which needs a C++20 compiler, into target/release (docs/inference.md)
   mutants [--list] [FILTER...]
                     break the promises of xtask/promises.txt in a copy, and see that a test fails for each: hours, on a
                     quiet machine. Random changes: cargo mutants (.cargo/mutants.toml)
@@ -66,6 +73,7 @@ fn main() -> ExitCode {
         }
         ["bench", words @ ..] => bench::run(words),
         ["package", words @ ..] => package::run(words),
+        ["release", words @ ..] => package::release(words),
         ["setup"] => setup::install(setup::TEST),
         ["setup", "package"] => setup::install(setup::PACKAGE),
         ["setup", "bench"] => {
@@ -74,6 +82,7 @@ fn main() -> ExitCode {
         ["lab", words @ ..] => lab::run(words),
         ["mutants", words @ ..] => mutants::run(words),
         ["install", words @ ..] => install::install(words),
+        ["integrations"] => integrations::build_all(),
         ["header", words @ ..] => header(words),
         ["prose", places @ ..] => check::prose::show(places),
         ["instructions"] => check::instructions::run(false),

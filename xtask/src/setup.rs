@@ -16,7 +16,7 @@ pub(crate) const TEST: Needs = "
     cc gcc  /usr/include/stdio.h libc6-dev  pkg-config pkg-config  ip iproute2  unshare util-linux
     valgrind valgrind  nft nftables  mpirun openmpi-bin  mpicc libopenmpi-dev
     fi_pingpong libfabric-bin  slurmctld slurmctld  slurmd slurmd  srun slurm-client  munged munge
-    ssh openssh-client  /usr/sbin/sshd openssh-server  man man-db
+    ssh openssh-client  /usr/sbin/sshd openssh-server  man man-db  python3-config python3-dev
     /usr/share/doc/libpmix-dev/copyright libpmix-dev
     /usr/include/infiniband/verbs.h libibverbs-dev  /usr/include/rdma/rdma_cma.h librdmacm-dev
     /usr/include/rdma/fabric.h libfabric-dev";
@@ -44,7 +44,8 @@ pub(crate) const ROOTS: Needs = "mmdebstrap mmdebstrap";
 /// The packages of the programs that make a clean root and packages.
 pub(crate) const PACKAGE: Needs = "
     dpkg-buildpackage dpkg-dev  dh debhelper  pod2man perl  mmdebstrap mmdebstrap  lintian lintian
-    rpmbuild rpm  rpmlint rpmlint  dnf dnf";
+    rpmbuild rpm  rpmlint rpmlint  dnf dnf
+    apt-ftparchive apt-utils  createrepo_c createrepo-c  gpg gpg";
 
 /// Whether no system packages may be installed on this machine.
 static KEPT: AtomicBool = AtomicBool::new(false);

@@ -31,13 +31,13 @@ impl Object for PointerObject {
 }
 
 /// An atomic operation whose arguments were checked.
-enum Call {
+pub(crate) enum Call {
     Update(AtomicOp),
     Compare,
 }
 
 #[inline]
-fn call(op: u32, width: u32) -> Result<(Call, Width), Fault> {
+pub(crate) fn call(op: u32, width: u32) -> Result<(Call, Width), Fault> {
     let op = match op {
         TIELINE_ATOMIC_ADD => Call::Update(AtomicOp::Add),
         TIELINE_ATOMIC_AND => Call::Update(AtomicOp::And),
@@ -86,6 +86,7 @@ pub unsafe extern "C" fn tieline_atomic(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
+    how::no_number(request);
     answer(object::<KeyObject, _>(key).and_then(|object| {
         let told = how::read(how, 0, &object.endpoint.worker)?;
         let (Call::Update(op), width) = call(op, width)? else { return Err(unknown(op, width)) };
@@ -145,18 +146,13 @@ fn fetch_further(
     request: *mut u64,
     tried: Tried,
 ) -> i32 {
-    let AtomicNumbers { op, width, offset, operand, compare } = numbers;
+    how::no_number(request);
+    let out = out(value, 0);
     answer(object::<KeyObject, _>(key).and_then(|object| {
-        let (told, out) = (how::read(how, 0, &object.endpoint.worker)?, out(value, 0)?);
-        let (op, width) = call(op, width)?;
+        let (told, out) = (how::read(how, 0, &object.endpoint.worker)?, out?);
+        let _ = call(numbers.op, numbers.width)?;
         let fetch = |endpoint: &Endpoint| -> Result<Outcome, PostError> {
-            let key = &object.key;
-            let outcome = match op {
-                Call::Update(op) => endpoint.fetch_further(tried, op, width, key, offset, operand),
-                Call::Compare => {
-                    endpoint.compare_swap_further(tried, width, key, offset, compare, operand)
-                }
-            };
+            let outcome = endpoint.fetch_further(tried, numbers, &object.key);
             if let Ok(Outcome::Done(before)) = &outcome {
                 out.set(*before);
             }

@@ -4,8 +4,9 @@ use super::bytes::{Room, string};
 use super::enter::{guarded, no_object, object};
 use super::error::{Fault, done};
 use super::numbers::{
-    TIELINE_CONTEXT_OUT_OF_BAND as OUT_OF_BAND, TIELINE_CONTEXT_POLLS_OFTEN as POLLS_OFTEN,
-    TIELINE_CONTEXT_PROGRESS_THREAD as PROGRESS_THREAD, TIELINE_REPORT_JSON, TIELINE_REPORT_TABLE,
+    TIELINE_CONTEXT_KEYS_WITH_ADDRESSES as ADDRESSES, TIELINE_CONTEXT_OUT_OF_BAND as OUT_OF_BAND,
+    TIELINE_CONTEXT_POLLS_OFTEN as POLLS_OFTEN, TIELINE_CONTEXT_PROGRESS_THREAD as PROGRESS_THREAD,
+    TIELINE_CONTEXT_PUBLISH_KEYS as PUBLISH, TIELINE_REPORT_JSON, TIELINE_REPORT_TABLE,
     TIELINE_REPORT_WHY,
 };
 use super::records::{self, Params, null, out_handle};
@@ -141,7 +142,7 @@ pub(crate) fn change<T: Object, C>(
 
 fn open(params: *const ContextParams) -> Result<Context, Fault> {
     let params = records::read(params)?;
-    let known = PROGRESS_THREAD | POLLS_OFTEN | OUT_OF_BAND;
+    let known = PROGRESS_THREAD | POLLS_OFTEN | OUT_OF_BAND | ADDRESSES | PUBLISH;
     if params.flags & !known != 0 {
         let why = format!("{:#x} has unknown flags", params.flags);
         return Err(Fault::new(Status::UnsupportedParam, "a context", why, "leave them out"));
@@ -163,6 +164,7 @@ fn open(params: *const ContextParams) -> Result<Context, Fault> {
     if asked(POLLS_OFTEN) {
         builder = builder.polls_often(true);
     }
+    let builder = builder.keys_with_addresses(asked(ADDRESSES)).publish_keys(asked(PUBLISH));
     Ok(builder.out_of_band(asked(OUT_OF_BAND)).open()?)
 }
 

@@ -5,7 +5,7 @@ use super::enter::{guarded, object};
 use super::error::{Fault, done};
 use super::records::{self, out, out_handle};
 use super::table::Object;
-use super::worker::{WorkerHandle, WorkerState, drive, state_of};
+use super::worker::{WorkerHandle, WorkerState, drive, held_if_driven, state_of};
 use std::sync::Arc;
 use tieline::{CompletionCounter, Outcome, Status};
 
@@ -32,6 +32,11 @@ impl CounterObject {
         Err(Fault::new(Status::Invalid, "a counter", why, "open one for the operation's worker"))
     }
 
+    /// Returns the counter. The caller must hold the worker's mark.
+    pub(crate) fn counter(&self) -> &CompletionCounter {
+        &self.counter
+    }
+
     /// Counts an operation of `state`, whose mark the caller holds.
     pub(crate) fn count(&self, state: &WorkerState, outcome: &Outcome) -> Result<(), Fault> {
         Ok(state.worker()?.count(outcome, &self.counter)?)
@@ -50,10 +55,16 @@ pub struct Counted {
     pub failed: u64,
     /// The number of operations that have not completed.
     pub pending: u64,
-    /// The status of the first failure; 0 if there is none.
+    /// The status of the first failure since the last mark, or of all if there is no mark; 0 if there is none.
     pub first_failure: i32,
-    /// The outcome of the first failed operation: TIELINE_OP_*.
+    /// The outcome of that failed operation: TIELINE_OP_*.
     pub first_kind: u32,
+    /// The number of operations that completed successfully since the last mark.
+    pub done_since_mark: u64,
+    /// The number of operations that failed since the last mark.
+    pub failed_since_mark: u64,
+    /// If that failed operation was a list, the index of the descriptor that failed first; otherwise below 0.
+    pub first_index: i64,
 }
 
 /// A completed operation.
@@ -68,6 +79,8 @@ pub struct Completed {
     pub status: i32,
     /// The outcome of a failed operation: TIELINE_OP_*.
     pub kind: u32,
+    /// If the failed operation was a list, the index of the descriptor that failed first; otherwise below 0.
+    pub index: i64,
 }
 
 /// Opens a counter, for operations that are posted with TIELINE_TELL_COUNTED and for tieline_worker_begin_flush.
@@ -101,10 +114,25 @@ pub unsafe extern "C" fn tieline_counter_read(
                 pending: counter.pending(),
                 first_failure: failure.as_ref().map_or(0, Fault::status),
                 first_kind: failure.as_ref().map_or(0, |fault| fault.kind as u32),
+                done_since_mark: counter.done_since_mark(),
+                failed_since_mark: counter.failed_since_mark(),
+                first_index: failure.as_ref().map_or(-1, Fault::index),
             })
         })?;
         // SAFETY: the caller guarantees that its record is null or valid during this call.
         unsafe { records::write(counted, &counted_now) }
+    }))
+}
+
+/// Sets a mark: the fields `done_since_mark`, `failed_since_mark`, `first_failure` and `first_kind` of tieline_counted cover the
+/// operations that end from now on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_counter_mark(counter: *const CounterHandle) -> i32 {
+    done(object::<CounterObject, _>(counter).and_then(|object| {
+        object.worker.mark.post(|| {
+            object.counter.mark();
+            Ok(())
+        })
     }))
 }
 
@@ -147,7 +175,8 @@ pub unsafe extern "C" fn tieline_worker_take_completed(
                 };
                 let status = fault.as_ref().map_or(0, Fault::status);
                 let kind = fault.as_ref().map_or(0, |fault| fault.kind as u32);
-                let completed = Completed { user, value, status, kind };
+                let index = fault.as_ref().map_or(-1, Fault::index);
+                let completed = Completed { user, value, status, kind, index };
                 let known = size_of::<Completed>().min(each);
                 // SAFETY: the caller's list has `most` elements of `each` bytes, and the address is that of one element.
                 unsafe {
@@ -183,5 +212,12 @@ pub unsafe extern "C" fn tieline_worker_begin_flush(
 /// TIELINE_BUSY in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_flush(worker: *const WorkerHandle) -> i32 {
-    done(guarded(|| drive(worker, |_, worker| Ok(worker.flush()?))))
+    done(guarded(|| {
+        let held = held_if_driven(worker)?;
+        if let Some(driven) = held.as_ref().and_then(|state| state.mark.driven()) {
+            let _ = driven.flush(None)?;
+            return Ok(());
+        }
+        drive(worker, |_, worker| Ok(worker.flush()?))
+    }))
 }

@@ -2,6 +2,7 @@
 
 use super::bytes::{Room, bytes, some_bytes};
 use super::context::{end_of_worker, no_handles};
+use super::driven;
 use super::enter::{Aside, guarded, live, no_object, object};
 use super::error::{Failure, Fault, answer, done, shown};
 use super::how::{self, How};
@@ -84,7 +85,7 @@ impl EndpointState {
         tried.unwrap_or(AtOnce::NotTried)
     }
 
-    /// Runs `body`, which posts on this endpoint.
+    /// Runs `body`, which posts on this endpoint. The caller has set the request number to 0.
     #[inline]
     pub(crate) fn post(
         &self,
@@ -92,10 +93,7 @@ impl EndpointState {
         told: &how::Told,
         body: impl FnOnce(&Endpoint) -> Result<Outcome, PostError>,
     ) -> Result<i32, Fault> {
-        self.worker.mark.post(|| {
-            how::no_number(request);
-            how::posted(&self.worker, body(self.get()?)?, told, request)
-        })
+        self.worker.mark.post(|| how::posted(&self.worker, body(self.get()?)?, told, request))
     }
 }
 
@@ -204,6 +202,7 @@ fn send(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
+    how::no_number(request);
     answer(object::<EndpointState, _>(endpoint).and_then(|state| {
         let (payload, told) = (bytes(payload, len)?, how::read(how, 0, &state.worker)?);
         state.post(request, &told, |endpoint| endpoint.send(id, header, payload))
@@ -243,6 +242,7 @@ pub unsafe extern "C" fn tieline_send_pieces(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
+    how::no_number(request);
     answer(object::<EndpointState, _>(endpoint).and_then(|state| {
         let (told, pieces) = (how::read(how, 0, &state.worker)?, pieces(piece, count)?);
         state.post(request, &told, |endpoint| endpoint.send_regions(id, header, &pieces))
@@ -257,6 +257,7 @@ pub unsafe extern "C" fn tieline_endpoint_flush(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
+    how::no_number(request);
     answer(
         object::<EndpointState, _>(endpoint).and_then(|state| {
             state.post(request, &how::read(how, 0, &state.worker)?, Endpoint::flush)
@@ -272,6 +273,7 @@ pub unsafe extern "C" fn tieline_endpoint_flush_messages(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
+    how::no_number(request);
     answer(object::<EndpointState, _>(endpoint).and_then(|state| {
         state.post(request, &how::read(how, 0, &state.worker)?, Endpoint::flush_messages)
     }))
@@ -293,6 +295,7 @@ pub unsafe extern "C" fn tieline_endpoint_close(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
+    how::no_number(request);
     answer(object::<EndpointState, _>(endpoint).and_then(|state| {
         let which = match which {
             TIELINE_CLOSE_FLUSH => Close::Flush,
@@ -400,6 +403,9 @@ pub unsafe extern "C" fn tieline_worker_on_endpoint_failure(
     done(guarded(|| {
         let state = state_of(worker)?;
         let handler = handler.ok_or_else(|| records::null("the handler"))?;
+        if let Some(driven) = state.driven_one()? {
+            return driven::on_endpoint_failure(&state, driven, handler, user);
+        }
         let weak = Arc::downgrade(&state);
         state.post(|worker| {
             worker.on_endpoint_failure(move |endpoint, error| {

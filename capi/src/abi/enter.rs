@@ -8,8 +8,8 @@ use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use tieline::{Status, process};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use tieline::{DrivenWorker, Status, Worker, process};
 
 /// The mark while no call is in progress.
 const FREE: usize = 0;
@@ -20,23 +20,74 @@ const BROKEN: usize = 2;
 /// The mark while no call is in progress and only the thread that opened the worker is admitted, because a provider is bound to
 /// that thread.
 const BOUND: usize = 3;
+/// The mark of a driven worker, at all times until a panic ends the worker. Calls take the worker's lock instead of the mark.
+const DRIVEN: usize = 4;
 
 /// A worker's mark. A value above the constants identifies the thread that makes progress; calls from its handlers are admitted.
 pub(crate) struct Mark {
     word: AtomicUsize,
     opened_by: usize,
     process: process::Mark,
+    driven: Option<Driven>,
+}
+
+/// A driven worker, and the ordinary worker behind it while a call holds the lock.
+struct Driven {
+    worker: DrivenWorker,
+    locked: AtomicPtr<Worker>,
 }
 
 impl Mark {
     pub(crate) fn new(is_movable: bool) -> Mark {
         let word = AtomicUsize::new(if is_movable { FREE } else { BOUND });
-        Mark { word, opened_by: this_thread(), process: process::Mark::new() }
+        Mark { word, opened_by: this_thread(), process: process::Mark::new(), driven: None }
+    }
+
+    /// Makes the mark of a driven worker.
+    pub(crate) fn with_driven(worker: DrivenWorker) -> Mark {
+        let driven = Some(Driven { worker, locked: AtomicPtr::default() });
+        let word = AtomicUsize::new(DRIVEN);
+        Mark { word, opened_by: this_thread(), process: process::Mark::new(), driven }
+    }
+
+    /// Returns the driven worker, if this is the mark of one.
+    pub(crate) fn driven(&self) -> Option<&DrivenWorker> {
+        self.driven.as_ref().map(|driven| &driven.worker)
+    }
+
+    /// Returns the ordinary worker behind a driven one whose lock this thread holds.
+    #[cold]
+    pub(crate) fn locked_worker(&self) -> Option<&Worker> {
+        let locked = self.driven.as_ref()?.locked.load(Ordering::Relaxed);
+        // SAFETY: the address is set while this thread holds the lock, and the worker ends only under the lock.
+        unsafe { locked.as_ref() }
     }
 
     /// Checks whether this thread is inside a call that runs the worker's handlers.
     pub(crate) fn is_in_handler(&self) -> bool {
-        self.word.load(Ordering::Relaxed) == this_thread()
+        match &self.driven {
+            Some(driven) => driven.worker.is_in_handler(),
+            None => self.word.load(Ordering::Relaxed) == this_thread(),
+        }
+    }
+
+    /// Runs a body under the lock of a driven worker.
+    #[cold]
+    #[inline(never)]
+    fn post_driven<T>(&self, body: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+        let Some(driven) = &self.driven else { return Err(not_driven()) };
+        // SAFETY: objects of the worker are in handles, and every call of a handle runs under this lock. Calls that wait, and
+        // handlers, use the driven worker itself.
+        let locked = unsafe { driven.worker.lock() }?;
+        let worker = locked.worker().map_or(std::ptr::null(), std::ptr::from_ref);
+        driven.locked.store(worker.cast_mut(), Ordering::Relaxed);
+        let result = catch_unwind(AssertUnwindSafe(body));
+        driven.locked.store(std::ptr::null_mut(), Ordering::Relaxed);
+        drop(locked);
+        result.unwrap_or_else(|panic| {
+            self.word.store(BROKEN, Ordering::Relaxed);
+            Err(panicked(&*panic))
+        })
     }
 
     /// Runs a body that calls no function of the caller and cannot panic, without catching panics. Returns `None` unless the mark
@@ -59,6 +110,9 @@ impl Mark {
     pub(crate) fn post<T>(&self, body: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
         let before = self.word.load(Ordering::Relaxed);
         if before != FREE {
+            if before == DRIVEN {
+                return self.post_driven(body);
+            }
             self.check_other(before)?;
         }
         self.word.store(if before > BOUND { before } else { POSTING }, Ordering::Relaxed);
@@ -119,6 +173,7 @@ impl Mark {
                 "drop it and its objects, open another worker, and report the text of the panic",
             )
             .of(Kind::Panicked)),
+            DRIVEN => Err(not_driven()),
             BOUND if self.opened_by == me => Ok(()),
             BOUND => Err(Fault::new(
                 Status::Invalid,
@@ -136,6 +191,17 @@ impl Mark {
             .of(Kind::Retry)),
         }
     }
+}
+
+/// Makes the error of a call that makes progress or waits in a way that a driven worker does not support.
+#[cold]
+pub(crate) fn not_driven() -> Fault {
+    Fault::new(
+        Status::Unsupported,
+        "a call of a driven worker",
+        "a driven worker makes progress by itself, and this call would keep other threads out while it waits",
+        "use tieline_worker_finish, tieline_worker_wait_until or tieline_worker_wait, or open an ordinary worker",
+    )
 }
 
 /// A place for a value that is needed after a call into a provider. The value is kept in memory, which costs one instruction. In a

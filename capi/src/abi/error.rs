@@ -70,6 +70,11 @@ impl Fault {
         Fault::ended(gone_kind(&error), error.into())
     }
 
+    /// Returns the index of the descriptor of a list that failed first; -1: none.
+    pub(crate) fn index(&self) -> i64 {
+        self.error.index().map_or(-1, |index| index as i64)
+    }
+
     /// Returns the status of the failure: TIELINE_*, below 0.
     pub(crate) fn status(&self) -> i32 {
         if self.has_expired { numbers::TIELINE_EXPIRED } else { self.error.status() as i32 }
@@ -174,6 +179,8 @@ pub struct Failure {
     pub fix: *const c_char,
     /// The name of the setting that caused the failure; null if no setting did.
     pub setting: *const c_char,
+    /// The index of the descriptor of a list that failed first; below 0: the failure is not that of one descriptor.
+    pub index: i64,
 }
 
 /// The last failure of a thread, and its C strings after the first request for them.
@@ -218,6 +225,7 @@ impl Words {
             why: self.why.as_ptr(),
             fix: self.fix.as_ptr(),
             setting: self.setting.as_ref().map_or(std::ptr::null(), |name| name.as_ptr()),
+            index: fault.index(),
         }
     }
 }
@@ -266,7 +274,8 @@ fn failed(fault: Fault) -> i32 {
 pub unsafe extern "C" fn tieline_last_error(out: *mut Failure) -> i32 {
     let empty = c"".as_ptr();
     let (setting, fix) = (std::ptr::null(), empty);
-    let none = Failure { size: 0, status: 0, kind: 0, what: empty, why: empty, fix, setting };
+    let none =
+        Failure { size: 0, status: 0, kind: 0, what: empty, why: empty, fix, setting, index: -1 };
     let ending = || {
         let (status, kind) = NUMBERS.get();
         let (what, why) =

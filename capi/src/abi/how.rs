@@ -4,7 +4,7 @@ use super::counter::{CounterHandle, CounterObject};
 use super::enter::object;
 use super::error::Fault;
 use super::numbers::{
-    TIELINE_TELL_COUNTED as COUNTED, TIELINE_TELL_REQUEST as REQUEST,
+    TIELINE_HOW_NUMBERED, TIELINE_TELL_COUNTED as COUNTED, TIELINE_TELL_REQUEST as REQUEST,
     TIELINE_TELL_TRACKED as TRACKED,
 };
 use super::records::{self, Params};
@@ -121,6 +121,7 @@ pub(crate) fn read(how: *const How, flags: u32, worker: &WorkerState) -> Result<
 
 fn read_given(how: *const How, known: u32, worker: &WorkerState) -> Result<Told, Fault> {
     let How { tell, flags, user, counter, word, reserved, .. } = records::read(how)?;
+    let known = known | TIELINE_HOW_NUMBERED;
     if flags & !known != 0 || tell > COUNTED || reserved != 0 {
         let why = format!(
             "tell {tell} with flags {flags:#x}, of which this call knows {known:#x}, and {reserved} in a reserved field"
@@ -179,6 +180,12 @@ fn tell(
     request: *mut u64,
 ) -> Result<i32, Fault> {
     let code = i32::from(!outcome.is_done());
+    if let (Outcome::Pending(pending), false) = (&outcome, told.tell == REQUEST) {
+        if told.flags & TIELINE_HOW_NUMBERED != 0 && !request.is_null() {
+            // SAFETY: the caller guarantees that `request` is null or valid; the code has checked that it is not null.
+            unsafe { request.write(pending.number()) };
+        }
+    }
     if told.tell == TRACKED {
         state.worker()?.track(&outcome, told.user)?;
     } else if told.tell == COUNTED {

@@ -395,6 +395,14 @@ pub unsafe extern "C" fn tieline_job_lookup(
     }))
 }
 
+/// Makes the failure of an exchange. After a timeout there are no more exchanges, so the call is not to be made again.
+fn unrepeatable(error: Error) -> Fault {
+    match error.status() {
+        Status::TimedOut => Fault::from(error).of(Kind::Configure),
+        _ => Fault::from(error),
+    }
+}
+
 /// Sends `mine` to every process (an all-gather), and calls `take` with the bytes of each rank, in rank order. Every process must
 /// make the same number of calls.
 #[unsafe(no_mangle)]
@@ -407,7 +415,7 @@ pub unsafe extern "C" fn tieline_job_exchange(
 ) -> i32 {
     done(guarded(|| {
         let take = take.ok_or_else(|| null("what takes the bytes"))?;
-        let all = source_of(job)?.exchange(bytes(mine, len)?)?;
+        let all = source_of(job)?.exchange(bytes(mine, len)?).map_err(unrepeatable)?;
         for (rank, bytes) in all.iter().enumerate() {
             // SAFETY: the caller guarantees that its function may be called with these arguments.
             unsafe { take(to, rank, bytes.as_ptr().cast(), bytes.len()) };
@@ -427,7 +435,7 @@ pub unsafe extern "C" fn tieline_job_barrier(
     answer(guarded(|| {
         let job = source_of(job)?;
         if worker.is_null() {
-            job.barrier()?;
+            job.barrier().map_err(unrepeatable)?;
             return Ok(0);
         }
         if object::<WorkerState, _>(worker)?.mark.is_in_handler() {
@@ -436,7 +444,7 @@ pub unsafe extern "C" fn tieline_job_barrier(
             return Err(Fault::new(Status::Busy, "a barrier", why, fix));
         }
         drive(worker, |_, worker| {
-            job.barrier_with(worker)?;
+            job.barrier_with(worker).map_err(unrepeatable)?;
             Ok(0)
         })
     }))

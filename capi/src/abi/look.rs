@@ -24,6 +24,22 @@ pub unsafe extern "C" fn tieline_key_path(
     }))
 }
 
+/// Describes the plan of this key in one line, a string that ends with a zero: the ranges of lengths of puts and gets, and how each is
+/// carried out. An example is `puts: at once, from 524288 with the peer's help; gets: at once, from 524288 with the peer's help`.
+/// The Rust documentation of `RemoteKey::plan` defines the words. `len` has the same meaning as for tieline_context_report.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_key_plan(
+    key: *const KeyHandle,
+    text: *mut c_char,
+    len: *mut usize,
+) -> i32 {
+    done(guarded(|| {
+        let room = Room::new(text.cast::<c_void>(), len)?;
+        let object = object::<KeyObject, _>(key)?;
+        room.write(&object.endpoint.worker.mark.post(|| Ok(object.key.plan()))?)
+    }))
+}
+
 /// Writes the worker's state as JSON, a string that ends with a zero: each endpoint with its queue and the reason why the queue
 /// waits, connections that are being established, open interfaces, and counters. The call visits every endpoint, so its cost grows
 /// with their number. `len` has the same meaning as for tieline_context_report.

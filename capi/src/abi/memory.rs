@@ -146,7 +146,7 @@ pub unsafe extern "C" fn tieline_context_lend(
     }))
 }
 
-fn given(memory: *mut c_void, len: usize) -> Result<*mut u8, Fault> {
+pub(crate) fn given(memory: *mut c_void, len: usize) -> Result<*mut u8, Fault> {
     if len > isize::MAX as usize || memory.addr().checked_add(len).is_none() {
         let why = format!("no memory has {len} bytes from {memory:?} on");
         return Err(Fault::new(Status::Invalid, "memory of the caller's", why, "pass its length"));
@@ -191,6 +191,20 @@ pub unsafe extern "C" fn tieline_region_key(
     done(guarded(|| {
         let room = Room::new(key, len)?;
         room.fill(&object::<RegionObject, _>(region)?.region.remote_key()?)
+    }))
+}
+
+/// Writes a key like tieline_region_key that also contains the address of the region's first byte, for tieline_key_info at the peer.
+/// The address reveals the layout of this process's address space to everybody who has the key.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_region_key_with_address(
+    region: *const RegionHandle,
+    key: *mut c_void,
+    len: *mut usize,
+) -> i32 {
+    done(guarded(|| {
+        let room = Room::new(key, len)?;
+        room.fill(&object::<RegionObject, _>(region)?.region.remote_key_with_address()?)
     }))
 }
 

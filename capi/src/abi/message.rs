@@ -1,6 +1,7 @@
 //! Messages, as handlers receive them; kept messages and rendezvous messages.
 
 use super::context::{end_of_worker, keep, no_handles, take, try_take};
+use super::driven;
 use super::endpoint::{EndpointHandle, EndpointState};
 use super::enter::{guarded, live, object};
 use super::error::{Fault, answer, done};
@@ -13,7 +14,10 @@ use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
-use tieline::{KeptMessage, Message, NotReceived, Rendezvous, Status};
+use tieline::driven::{DrivenKept, DrivenMessage};
+use tieline::{
+    Acknowledgement, HeaderBytes, KeptMessage, Message, NotReceived, PeerId, Rendezvous, Status,
+};
 
 /// A message, valid during the handler. The handler may copy the record. After the handler has returned, the record and its copies
 /// are refused with TIELINE_INVALID, and `payload` must not be read.
@@ -41,7 +45,7 @@ pub struct ArrivedMessage {
 
 /// A handler of the caller, and the message that is being delivered. The record refers to both by numbers only, so a copy that is
 /// used later is refused.
-struct Arrival {
+pub(super) struct Arrival {
     record: Record,
     /// The number of the latest message.
     number: Cell<usize>,
@@ -62,6 +66,26 @@ impl Arrival {
         self.number.set(self.number.get().wrapping_add(1));
         record.reserved_worker = std::ptr::without_provenance(self.number.get());
         record.header = message.header();
+    }
+
+    /// Delivers a message of a driven worker.
+    pub(super) fn tell_driven(&self, message: &DrivenMessage, handler: Handler, user: *mut c_void) {
+        // SAFETY: handlers run one at a time and never nested, so no other reference to the record is in use.
+        let record = unsafe { &mut *self.record.get() };
+        self.message.set(std::ptr::from_ref(message).cast());
+        self.number.set(self.number.get().wrapping_add(1));
+        record.reserved_worker = std::ptr::without_provenance(self.number.get());
+        record.header = message.header();
+        let payload = message.payload();
+        record.payload = match payload {
+            [] => std::ptr::null(),
+            bytes => bytes.as_ptr().cast(),
+        };
+        record.len = message.len();
+        record.is_announced = message.is_rendezvous().into();
+        // SAFETY: `handler` is the caller's function, and the record is valid during the call.
+        unsafe { handler(user, record) };
+        record.reserved_worker = std::ptr::null();
     }
 
     /// Delivers a rendezvous message. Between two calls, the record has the values that other messages need.
@@ -115,10 +139,10 @@ impl Record {
 }
 
 /// The table's handle of an [`Arrival`]. The handle ends when the core drops the handler function.
-struct Arrivals(NonNull<Arrival>);
+pub(super) struct Arrivals(NonNull<Arrival>);
 
 impl Arrivals {
-    fn open(id: u16, own: Watch) -> Result<Arrivals, Fault> {
+    pub(super) fn open(id: u16, own: Watch) -> Result<Arrivals, Fault> {
         let (number, message) = (Cell::new(0), Cell::new(std::ptr::null()));
         let handle = keep(Arrival { record: Record::new(id), number, message, own })?;
         // SAFETY: the object was stored above, which lives until this value is dropped.
@@ -129,7 +153,7 @@ impl Arrivals {
     }
 
     #[inline(always)]
-    fn get(&self) -> &Arrival {
+    pub(super) fn get(&self) -> &Arrival {
         // SAFETY: the object lives until this value is dropped.
         unsafe { self.0.as_ref() }
     }
@@ -149,7 +173,7 @@ impl Drop for Arrivals {
 }
 
 /// The type of a handler that is not null.
-type Handler = unsafe extern "C" fn(user: *mut c_void, message: *const ArrivedMessage);
+pub(super) type Handler = unsafe extern "C" fn(user: *mut c_void, message: *const ArrivedMessage);
 
 /// A message handler. The handler runs in the thread that makes progress, and must not throw.
 pub type MessageFn =
@@ -168,6 +192,9 @@ pub unsafe extern "C" fn tieline_worker_on_message(
     done(guarded(|| {
         let state = state_of(worker)?;
         let own = state.watch();
+        if let Some(driven) = state.driven_one()? {
+            return driven::on_message(&state, driven, id, handler, user);
+        }
         state.post(|worker| {
             let registered = match handler {
                 Some(handler) => {
@@ -197,10 +224,60 @@ pub unsafe extern "C" fn tieline_worker_on_message(
     }))
 }
 
+/// A message while its handler runs.
+pub(super) enum InHandler<'a> {
+    Ordinary(&'a Message<'a>),
+    /// The message of a driven worker, and that worker's state.
+    Driven(&'a DrivenMessage, &'a WorkerState),
+}
+
+impl InHandler<'_> {
+    fn peer(&self) -> PeerId {
+        match self {
+            InHandler::Ordinary(message) => message.peer(),
+            InHandler::Driven(message, _) => message.peer(),
+        }
+    }
+
+    pub(super) fn header_bytes(&self) -> HeaderBytes {
+        match self {
+            InHandler::Ordinary(message) => message.header_bytes(),
+            InHandler::Driven(message, _) => message.header_bytes(),
+        }
+    }
+
+    fn keep(&self) -> Kept {
+        match self {
+            InHandler::Ordinary(message) => Kept::Ordinary(message.keep()),
+            InHandler::Driven(message, _) => Kept::Driven(message.keep()),
+        }
+    }
+
+    fn rendezvous(&self) -> Result<Option<Rendezvous>, Fault> {
+        match self {
+            InHandler::Ordinary(message) => Ok(message.rendezvous()),
+            InHandler::Driven(message, state) => {
+                // SAFETY: the object is used and dropped under the lock, by its handle.
+                state.mark.post(|| Ok(unsafe { message.ordinary_rendezvous() }))
+            }
+        }
+    }
+
+    pub(super) fn acknowledgement(&self) -> Result<Option<Acknowledgement>, Fault> {
+        match self {
+            InHandler::Ordinary(message) => Ok(message.acknowledgement()),
+            InHandler::Driven(message, state) => {
+                // SAFETY: the object is used and dropped under the lock, by its handle.
+                state.mark.post(|| Ok(unsafe { message.ordinary_acknowledgement() }))
+            }
+        }
+    }
+}
+
 /// Returns the message of a record while its handler runs, and the worker's state.
-fn message<'a>(
+pub(super) fn message<'a>(
     arrived: *const ArrivedMessage,
-) -> Result<(&'a Message<'a>, &'a WorkerState), Fault> {
+) -> Result<(InHandler<'a>, &'a WorkerState), Fault> {
     if arrived.is_null() {
         return Err(records::null("the message"));
     }
@@ -222,8 +299,16 @@ fn message<'a>(
         let (why, fix) = ("its handler runs in another thread", "call this in the handler itself");
         return Err(Fault::new(Status::Busy, "a message", why, fix));
     }
-    // SAFETY: the address of the message is set for the duration of the handler's call, and this call is inside the handler's.
-    Ok((unsafe { &*arrival.message.get().cast() }, state))
+    let address = arrival.message.get();
+    // SAFETY: the address of the message is set for the duration of the handler's call, and this call is inside the handler's. A
+    // driven worker's handlers get messages of a driven worker.
+    let message = unsafe {
+        match state.mark.driven() {
+            None => InHandler::Ordinary(&*address.cast()),
+            Some(_) => InHandler::Driven(&*address.cast(), state),
+        }
+    };
+    Ok((message, state))
 }
 
 /// Reports the sender of a message: the sender's peer number in this worker. An endpoint to the sender has the same number.
@@ -242,8 +327,22 @@ pub unsafe extern "C" fn tieline_message_peer(
 /// A message that a handler has kept.
 pub struct KeptHandle(());
 
+enum Kept {
+    Ordinary(KeptMessage),
+    Driven(DrivenKept),
+}
+
+impl Kept {
+    fn payload(&self) -> &[u8] {
+        match self {
+            Kept::Ordinary(kept) => kept.payload(),
+            Kept::Driven(kept) => kept.payload(),
+        }
+    }
+}
+
 struct KeptObject {
-    kept: KeptMessage,
+    kept: Kept,
     worker: Arc<WorkerState>,
 }
 
@@ -255,9 +354,9 @@ impl Object for KeptObject {
 /// A rendezvous message, whose bytes are still at the sender.
 pub struct AnnouncementHandle(());
 
-struct AnnouncementObject {
-    announcement: Rendezvous,
-    worker: Arc<WorkerState>,
+pub(super) struct AnnouncementObject {
+    pub(super) announcement: Rendezvous,
+    pub(super) worker: Arc<WorkerState>,
 }
 
 impl Object for AnnouncementObject {
@@ -290,11 +389,18 @@ pub unsafe extern "C" fn tieline_message_keep(
 pub unsafe extern "C" fn tieline_kept_drop(kept: *mut KeptHandle) -> i32 {
     done(guarded(|| {
         let worker = |object: &KeptObject| object.worker.clone();
-        end_of_worker(kept, worker, |kept| {
+        // The kept message of a driven worker takes the lock itself.
+        let mut outside = None;
+        let ended = end_of_worker(kept, worker, |kept| {
             let KeptObject { kept, .. } = *take::<KeptObject, _>(kept)?;
-            drop(kept);
+            match kept {
+                Kept::Ordinary(kept) => drop(kept),
+                Kept::Driven(kept) => outside = Some(kept),
+            }
             Ok(())
-        })
+        });
+        drop(outside);
+        ended
     }))
 }
 
@@ -308,7 +414,7 @@ pub unsafe extern "C" fn tieline_message_announcement(
     done(guarded(|| {
         let out = out_handle(announcement)?;
         let (message, state) = message(arrived)?;
-        let taken = message.rendezvous().ok_or_else(|| {
+        let taken = message.rendezvous()?.ok_or_else(|| {
             let why = "it is no rendezvous message, or this call was made before";
             Fault::new(Status::Invalid, "an announcement", why, "check is_announced, call once")
         })?;
@@ -329,12 +435,12 @@ pub unsafe extern "C" fn tieline_announcement_take(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
+    how::no_number(request);
     answer(object::<AnnouncementObject, _>(announcement).and_then(|object_| {
         let told = how::read(how, 0, &object_.worker)?;
         let local = &object::<RegionObject, _>(local)?.region;
         let worker = object_.worker.clone();
         worker.mark.post(|| {
-            how::no_number(request);
             let take = |AnnouncementObject { announcement, worker }| {
                 announcement.receive_into(local, range(offset, len)).map_err(|untaken| {
                     let NotReceived { announcement, error } = untaken;
@@ -370,8 +476,16 @@ pub unsafe extern "C" fn tieline_message_endpoint(
     done(guarded(|| {
         let out = out_handle(endpoint)?;
         let (message, state) = message(arrived)?;
-        if let Some(found) = message.endpoint() {
-            let bits = share(state).endpoint(found)?;
+        let bits = match message {
+            InHandler::Ordinary(message) => {
+                message.endpoint().map(|found| share(state).endpoint(found)).transpose()?
+            }
+            InHandler::Driven(message, _) => state.post(|worker| {
+                let known = worker.known_endpoint(message.peer());
+                known.map(|found| share(state).endpoint(found)).transpose()
+            })?,
+        };
+        if let Some(bits) = bits {
             out.set(Handle::<EndpointState>::from_bits(bits).to_c());
         }
         Ok(())

@@ -9,6 +9,7 @@
 #![allow(clippy::missing_safety_doc)]
 
 mod bytes;
+mod driven;
 mod enter;
 mod records;
 mod table;
@@ -19,15 +20,19 @@ pub mod context;
 pub mod counter;
 pub mod endpoint;
 pub mod error;
+pub mod headed;
 pub mod how;
 pub mod job;
+pub mod list;
 pub mod look;
 pub mod memory;
 pub mod message;
 pub mod names;
+pub mod notice;
 pub mod numbers;
 pub mod peers;
 pub mod put;
+pub mod raw;
 pub mod strided;
 pub mod wait;
 pub mod wireup;

@@ -13,7 +13,7 @@ use super::table::{Handle, Object};
 use super::worker::{WorkerHandle, WorkerState, drive, state_of};
 use std::ffi::c_void;
 use std::sync::Arc;
-use tieline::{KeyHandle as Number, KeyLookup, NameCall, WorkerName};
+use tieline::{Endpoint, KeyHandle as Number, KeyLookup, NameCall, PeerId, PostError, WorkerName};
 
 /// A name query in progress.
 pub struct NameCallHandle(());
@@ -40,6 +40,24 @@ pub unsafe extern "C" fn tieline_worker_name(
         let room = Room::new(name, len)?;
         let name = object::<WorkerState, _>(worker)?.post(|worker| Ok(worker.name()?))?;
         room.fill(name.as_bytes())
+    }))
+}
+
+/// Writes the name of a peer's worker. The library sends nothing for this call: the name is a part of the peer's address. A worker that
+/// gets its name after it has given its address sends the name once to each connected peer, whose progress receives it. A peer without
+/// a known name has a name of length 0. `len` has the same meaning as for tieline_worker_address.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_name_of_peer(
+    worker: *const WorkerHandle,
+    peer: u32,
+    name: *mut c_void,
+    len: *mut usize,
+) -> i32 {
+    done(guarded(|| {
+        let room = Room::new(name, len)?;
+        let state = object::<WorkerState, _>(worker)?;
+        let known = state.post(|worker| Ok(worker.name_of_peer(PeerId::from_number(peer))?))?;
+        room.fill(known.as_ref().map_or(&[], |name| name.as_bytes()))
     }))
 }
 
@@ -131,12 +149,48 @@ pub unsafe extern "C" fn tieline_endpoint_key_by_handle(
     key: *mut *mut KeyHandle,
     request: *mut u64,
 ) -> i32 {
+    let number = Number::from_bytes(handle.to_le_bytes());
+    look_up(endpoint, how, key, request, |endpoint| endpoint.key_by_handle(number))
+}
+
+/// Publishes a region's key under a number of the caller's choice, in a context with TIELINE_CONTEXT_PUBLISH_KEYS. Peers then get the
+/// key by tieline_endpoint_key_by_number, until tieline_region_unpublish or the end of the region. Every process that can connect to a
+/// worker of the context may request it. Returns TIELINE_BUSY if another region of the context has the number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_region_publish(region: *const RegionHandle, number: u64) -> i32 {
+    done(guarded(|| Ok(object::<RegionObject, _>(region)?.region.publish(number)?)))
+}
+
+/// Ends the publication of a region under a number. Keys that peers have received stay valid until the region is closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_region_unpublish(region: *const RegionHandle, number: u64) -> i32 {
+    done(guarded(|| Ok(object::<RegionObject, _>(region)?.region.unpublish(number)?)))
+}
+
+/// Resolves a number under which the peer has published a region, like tieline_endpoint_key_by_handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_endpoint_key_by_number(
+    endpoint: *const EndpointHandle,
+    number: u64,
+    how: *const How,
+    key: *mut *mut KeyHandle,
+    request: *mut u64,
+) -> i32 {
+    look_up(endpoint, how, key, request, |endpoint| endpoint.key_by_number(number))
+}
+
+fn look_up(
+    endpoint: *const EndpointHandle,
+    how: *const How,
+    key: *mut *mut KeyHandle,
+    request: *mut u64,
+    find: impl FnOnce(&Endpoint) -> Result<KeyLookup, PostError>,
+) -> i32 {
+    how::no_number(request);
     answer(object::<EndpointState, _>(endpoint).and_then(|state| {
         let (told, out) = (how::read(how, 0, &state.worker)?, out_handle(key)?);
         state.worker.mark.post(|| {
-            how::no_number(request);
-            let number = Number::from_bytes(handle.to_le_bytes());
-            match state.get()?.key_by_handle(number)? {
+            match find(state.get()?)? {
                 KeyLookup::Known(key) => {
                     out.set(keep(KeyObject { key, endpoint: state.share() })?.to_c());
                     Ok(0)

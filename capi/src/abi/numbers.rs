@@ -11,6 +11,14 @@ pub const TIELINE_CONTEXT_PROGRESS_THREAD: u64 = 1;
 pub const TIELINE_CONTEXT_POLLS_OFTEN: u64 = 2;
 /// Flag of a context: the caller carries the datagrams that establish connections (tieline_worker_set_out_of_band).
 pub const TIELINE_CONTEXT_OUT_OF_BAND: u64 = 4;
+/// Flag of a context: every key contains the address of its region, which reveals the layout of the address space to everybody who
+/// gets a key. tieline_region_key_with_address does this for one key.
+pub const TIELINE_CONTEXT_KEYS_WITH_ADDRESSES: u64 = 8;
+/// Flag of a context: permits tieline_region_publish. Every process that can connect to a worker of the context may then request the
+/// keys of all numbers.
+pub const TIELINE_CONTEXT_PUBLISH_KEYS: u64 = 16;
+/// Flag of a worker: the worker has a progress thread, and all threads may use it at the same time.
+pub const TIELINE_WORKER_DRIVEN: u64 = 1;
 
 /// Report: the modules that were found and are used, as `tieline info` prints them.
 pub const TIELINE_REPORT_TABLE: u32 = 0;
@@ -49,6 +57,21 @@ pub const TIELINE_HOW_LOCAL: u32 = 1;
 /// Flag of an operation: runs the peer's notification handler with `word` when the bytes of this put, and of earlier puts, are at
 /// the target.
 pub const TIELINE_HOW_NOTIFY: u32 = 2;
+/// Flag of an operation that is tracked or counted: the call writes the number of a pending operation to `request`, for
+/// tieline_worker_cancel_number alone.
+pub const TIELINE_HOW_NUMBERED: u32 = 4;
+
+/// Kind of a prepared list: puts.
+pub const TIELINE_LIST_PUT: u32 = 1;
+/// Kind of a prepared list: gets.
+pub const TIELINE_LIST_GET: u32 = 2;
+
+/// Flag of a message: the operation completes when the receiver has acknowledged the message.
+pub const TIELINE_SEND_DELIVERED: u32 = 1;
+/// Flag of a message: it is a rendezvous message whatever its length, unless it is empty or the peer's version has none.
+pub const TIELINE_SEND_RENDEZVOUS: u32 = 2;
+/// The maximum number of header bytes of a message.
+pub const TIELINE_MAX_HEADER_BYTES: usize = 32;
 
 /// Way of closing an endpoint: refuses later operations, and completes when all operations posted before are complete.
 pub const TIELINE_CLOSE_FLUSH: u32 = 0;

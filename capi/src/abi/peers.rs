@@ -1,13 +1,15 @@
 //! Peer events of a worker: notifications, failures, departures; and endpoints to peers that have sent something.
 
+use super::driven;
 use super::endpoint::{EndpointHandle, EndpointState};
-use super::enter::{guarded, object};
+use super::enter::guarded;
 use super::error::{Failure, Fault, done, shown};
 use super::records::{null, out_handle};
 use super::table::Handle;
 use super::worker::{Watch, WorkerHandle, WorkerState, state_of};
 use std::ffi::c_void;
-use tieline::{PeerId, Worker};
+use std::sync::Arc;
+use tieline::{DrivenWorker, PeerId, Worker};
 
 /// A function that the library calls with the word of a peer's put.
 pub type NotificationFn = Option<unsafe extern "C" fn(user: *mut c_void, peer: u32, word: u32)>;
@@ -19,15 +21,20 @@ pub type PeerFailureFn =
 /// A function that the library calls when a peer has left.
 pub type PeerLeftFn = Option<unsafe extern "C" fn(user: *mut c_void, peer: u32)>;
 
-/// Registers a handler of the caller. `register` gets it with a check whether the worker has ended.
+/// Registers a handler of the caller. `register` gets it with a check whether the worker has ended; `by_thread` is for a driven
+/// worker.
 fn on<F>(
     worker: *const WorkerHandle,
     handler: Option<F>,
+    by_thread: impl FnOnce(&Arc<WorkerState>, &DrivenWorker, F) -> Result<(), Fault>,
     register: impl FnOnce(&Worker, F, Watch) -> Result<(), Fault>,
 ) -> i32 {
     done(guarded(|| {
         let handler = handler.ok_or_else(|| null("the handler"))?;
-        let state = object::<WorkerState, _>(worker)?;
+        let state = state_of(worker)?;
+        if let Some(driven) = state.driven_one()? {
+            return by_thread(&state, driven, handler);
+        }
         let own = state.watch();
         state.post(|worker| register(worker, handler, own))
     }))
@@ -41,7 +48,9 @@ pub unsafe extern "C" fn tieline_worker_on_notification(
     handler: NotificationFn,
     user: *mut c_void,
 ) -> i32 {
-    on(worker, handler, |worker, handler, own| {
+    let by_thread =
+        |state: &Arc<_>, driven: &_, handler| driven::on_notification(state, driven, handler, user);
+    on(worker, handler, by_thread, |worker, handler, own| {
         Ok(worker.on_notification(move |peer, word| {
             if !own.has_ended() {
                 // SAFETY: the caller guarantees that its function may be called with these arguments.
@@ -59,7 +68,9 @@ pub unsafe extern "C" fn tieline_worker_on_peer_failure(
     handler: PeerFailureFn,
     user: *mut c_void,
 ) -> i32 {
-    on(worker, handler, |worker, handler, own| {
+    let by_thread =
+        |state: &Arc<_>, driven: &_, handler| driven::on_peer_failure(state, driven, handler, user);
+    on(worker, handler, by_thread, |worker, handler, own| {
         worker.on_peer_failure(move |peer, error| {
             if !own.has_ended() {
                 let fault = Fault::gone(error.clone());
@@ -78,7 +89,9 @@ pub unsafe extern "C" fn tieline_worker_on_peer_left(
     handler: PeerLeftFn,
     user: *mut c_void,
 ) -> i32 {
-    on(worker, handler, |worker, handler, own| {
+    let by_thread =
+        |state: &Arc<_>, driven: &_, handler| driven::on_peer_left(state, driven, handler, user);
+    on(worker, handler, by_thread, |worker, handler, own| {
         worker.on_peer_left(move |peer| {
             if !own.has_ended() {
                 // SAFETY: the caller guarantees that its function may be called with these arguments.

@@ -12,7 +12,7 @@ use super::records::out_handle;
 use super::table::Object;
 use std::ffi::c_void;
 use std::rc::Rc;
-use tieline::endpoint::{AtOnce, BytesThere, Tried};
+use tieline::endpoint::{AtOnce, Tried};
 use tieline::{Completion, Endpoint, Outcome, PostError, RemoteKey};
 
 /// A peer's region, accessed through an endpoint.
@@ -41,7 +41,7 @@ impl KeyObject {
     }
 }
 
-fn completion(told: &Told) -> Completion {
+pub(crate) fn completion(told: &Told) -> Completion {
     if told.flags & LOCAL != 0 { Completion::Local } else { Completion::Remote }
 }
 
@@ -92,12 +92,14 @@ pub unsafe extern "C" fn tieline_put_bytes(
                 AtOnce::Done => return 0,
                 AtOnce::NotTried => {}
                 AtOnce::Refused(tried, call) => {
-                    return put_bytes_further(given.0.get(), call, given.1.get(), tried);
+                    let (data, how) = (call.start.cast(), std::ptr::null());
+                    let (key, request) = (given.0.get(), given.1.get());
+                    return put_bytes(key, call.offset, data, call.len, how, request, tried);
                 }
             }
         }
     }
-    put_bytes(key, offset, data, len, how, request)
+    put_bytes(key, offset, data, len, how, request, Tried::NOT)
 }
 
 /// Puts as `tieline_put_bytes` does, on the slow path, which handles every case.
@@ -110,30 +112,15 @@ fn put_bytes(
     len: usize,
     how: *const How,
     request: *mut u64,
+    tried: Tried,
 ) -> i32 {
+    how::no_number(request);
     answer(object::<KeyObject, _>(key).and_then(|object| {
         let (data, told) = (bytes(data, len)?, how::read(how, NOTIFY, &object.endpoint.worker)?);
         let key = &object.key;
         object.post(request, &told, |endpoint| match told.flags & NOTIFY {
-            0 => endpoint.put_bytes(data, key, offset),
+            0 => endpoint.put_bytes_further(tried, data, key, offset),
             _ => endpoint.put_bytes_notify(data, key, offset, told.word),
-        })
-    }))
-}
-
-/// Puts the bytes after a provider has not completed the inline attempt.
-#[cold]
-#[inline(never)]
-fn put_bytes_further(
-    key: *const KeyHandle,
-    BytesThere { start, len, offset }: BytesThere,
-    request: *mut u64,
-    tried: Tried,
-) -> i32 {
-    answer(object::<KeyObject, _>(key).and_then(|object| {
-        let (data, key) = (bytes(start.cast(), len)?, &object.key);
-        object.post(request, &how::USUAL, |endpoint| {
-            endpoint.put_bytes_further(tried, data, key, offset)
         })
     }))
 }
@@ -150,6 +137,7 @@ pub unsafe extern "C" fn tieline_put(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
+    how::no_number(request);
     answer(object::<KeyObject, _>(key).and_then(|object_| {
         let told = how::read(how, LOCAL | NOTIFY, &object_.endpoint.worker)?;
         let (key, local) = (&object_.key, &object::<RegionObject, _>(local)?.region);
@@ -172,6 +160,7 @@ pub unsafe extern "C" fn tieline_get(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
+    how::no_number(request);
     answer(object::<KeyObject, _>(key).and_then(|object_| {
         let told = how::read(how, 0, &object_.endpoint.worker)?;
         let (key, local) = (&object_.key, &object::<RegionObject, _>(local)?.region);
@@ -190,6 +179,7 @@ pub unsafe extern "C" fn tieline_put_pieces(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
+    how::no_number(request);
     answer(object::<KeyObject, _>(key).and_then(|object| {
         let (told, pieces) =
             (how::read(how, NOTIFY, &object.endpoint.worker)?, pieces(piece, count)?);
@@ -211,6 +201,7 @@ pub unsafe extern "C" fn tieline_get_pieces(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
+    how::no_number(request);
     answer(object::<KeyObject, _>(key).and_then(|object| {
         let (told, pieces) = (how::read(how, 0, &object.endpoint.worker)?, pieces(piece, count)?);
         object.post(request, &told, |endpoint| endpoint.get_pieces(&pieces, &object.key, offset))

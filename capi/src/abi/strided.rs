@@ -47,6 +47,7 @@ pub unsafe extern "C" fn tieline_put_strided(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
+    how::no_number(request);
     answer(object::<KeyObject, _>(key).and_then(|object_| {
         let (told, from, to) =
             (how::read(how, 0, &object_.endpoint.worker)?, blocks(from)?, blocks(to)?);
@@ -65,6 +66,7 @@ pub unsafe extern "C" fn tieline_get_strided(
     how: *const How,
     request: *mut u64,
 ) -> i32 {
+    how::no_number(request);
     answer(object::<KeyObject, _>(key).and_then(|object_| {
         let (told, from, to) =
             (how::read(how, 0, &object_.endpoint.worker)?, blocks(from)?, blocks(to)?);
@@ -90,6 +92,9 @@ pub struct Limits {
     /// The maximum number of bytes that pending operations occupy. A call that would exceed it returns TIELINE_AGAIN, unless no
     /// operation is pending.
     pub max_queued_bytes: usize,
+    /// The length up to which an eager message is the faster one, if the receiver copies its payload. A longer message is faster with
+    /// TIELINE_SEND_RENDEZVOUS.
+    pub eager_limit: usize,
 }
 
 /// Reports the limits of an endpoint. The call opens the connection for messages.
@@ -108,6 +113,7 @@ pub unsafe extern "C" fn tieline_endpoint_limits(
             max_gathered: found.max_gathered,
             max_pending: found.max_pending,
             max_queued_bytes: found.max_queued_bytes,
+            eager_limit: found.eager_limit,
         };
         // SAFETY: the caller guarantees that its record is null or valid during this call.
         unsafe { records::write(limits, &found) }
@@ -133,6 +139,12 @@ pub struct KeyInfo {
     pub max_get: usize,
     /// The maximum number of local pieces in one operation.
     pub max_pieces: usize,
+    /// The address of the region's first byte in its owner's address space, if `has_address` is not 0; otherwise 0.
+    pub address: u64,
+    /// Not 0: the key contains the region's address.
+    pub has_address: u32,
+    /// A reserved field.
+    pub reserved: u32,
 }
 
 /// Reports the properties of a key.
@@ -151,6 +163,9 @@ pub unsafe extern "C" fn tieline_key_info(key: *const KeyHandle, info: *mut KeyI
                 max_put: limits.max_put,
                 max_get: limits.max_get,
                 max_pieces: limits.max_pieces,
+                address: key.address().unwrap_or(0),
+                has_address: key.address().is_some().into(),
+                reserved: 0,
             })
         })?;
         // SAFETY: the caller guarantees that its record is null or valid during this call.

@@ -1,14 +1,15 @@
 //! Sleeping until an event, and waking a sleeping worker.
 
 use super::context::{keep, take};
-use super::enter::{guarded, object};
+use super::enter::{guarded, not_driven, object};
 use super::error::{Fault, answer, done};
 use super::memory::{RegionHandle, RegionObject, close_by};
 use super::numbers::{TIELINE_MOVED, TIELINE_ROUSED};
 use super::records::{self, out, out_handle};
 use super::table::{self, Handle, Object};
-use super::worker::{WorkerHandle, WorkerState, drive, timeout};
+use super::worker::{WorkerHandle, WorkerState, drive, held_if_driven, timeout};
 use std::ffi::c_void;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tieline::{Error, Status, WaitSet, Waited, Waker, Worker};
 
@@ -30,6 +31,14 @@ impl Object for WakerObject {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_wait(worker: *const WorkerHandle, timeout_ns: i64) -> i32 {
     answer(guarded(|| {
+        let held = held_if_driven(worker)?;
+        if let Some(driven) = held.as_ref().and_then(|state| state.mark.driven()) {
+            return match driven.wait_event(timeout(timeout_ns))? {
+                Waited::Moved => Ok(TIELINE_MOVED),
+                Waited::Roused => Ok(TIELINE_ROUSED),
+                Waited::TimeIsUp => Err(time_was_up()),
+            };
+        }
         drive(worker, |_, worker| match worker.wait(timeout(timeout_ns))? {
             Waited::Moved => Ok(TIELINE_MOVED),
             Waited::Roused => Ok(TIELINE_ROUSED),
@@ -122,9 +131,24 @@ pub unsafe extern "C" fn tieline_worker_wait_word(
         let holds = holds.ok_or_else(|| records::null("the condition"))?;
         // A handler may drop the region's handle during the wait.
         let region = object::<RegionObject, _>(region)?.region.clone();
+        // SAFETY: the caller guarantees that its function may be called with these arguments.
+        let holds = |word| unsafe { holds(user, word) } != 0;
+        let held = held_if_driven(worker)?;
+        if let Some(driven) = held.as_ref().and_then(|state| state.mark.driven()) {
+            let (place, mut last) = (region.atomic_u64(offset)?, 0);
+            let looks = || {
+                last = place.load(Ordering::Acquire);
+                holds(last)
+            };
+            if !driven.wait_until(looks, timeout(timeout_ns))? {
+                return Err(time_was_up());
+            }
+            if let Some(out) = out {
+                out.set(last);
+            }
+            return Ok(());
+        }
         drive(worker, |_, worker| {
-            // SAFETY: the caller guarantees that its function may be called with these arguments.
-            let holds = |word| unsafe { holds(user, word) } != 0;
             let found = worker.wait_word(&region, offset, holds, timeout(timeout_ns))?;
             let found = found.ok_or_else(|| time_is_up(worker))?;
             if let Some(out) = out {
@@ -143,6 +167,9 @@ pub unsafe extern "C" fn tieline_worker_wait_word(
 pub unsafe extern "C" fn tieline_worker_fd(worker: *const WorkerHandle, fd: *mut i32) -> i32 {
     done(object::<WorkerState, _>(worker).and_then(|state| {
         let out = out(fd, -1)?;
+        if state.mark.driven().is_some() {
+            return Err(not_driven());
+        }
         out.set(state.post(|worker| Ok(worker.fd()))?);
         Ok(())
     }))
@@ -198,6 +225,10 @@ pub unsafe extern "C" fn tieline_worker_close_region(
 ) -> i32 {
     let time = timeout(timeout_ns).unwrap_or(Duration::MAX);
     done(guarded(|| {
+        let held = held_if_driven(worker)?;
+        if let Some(driven) = held.as_ref().and_then(|state| state.mark.driven()) {
+            return close_by(region, |region| driven.close_region(region, time));
+        }
         drive(worker, |_, worker| close_by(region, |region| worker.close_region(region, time)))
     }))
 }

@@ -1,21 +1,25 @@
 //! Workers: opening, progress and closing.
 
+#[cfg(test)]
+mod tests;
+
 use super::bytes::Room;
 use super::context::{ContextHandle, ContextObject, no_handles};
 use super::endpoint::EndpointState;
 use super::enter::{Mark, guarded, no_object, object};
 use super::error::{Fault, Kind, answer, done};
 use super::how::Requests;
-use super::records::{out, out_handle};
+use super::numbers::TIELINE_WORKER_DRIVEN;
+use super::records::{self, Params, out, out_handle};
 use super::table::{self, Handle, Object};
-use super::wait::time_is_up;
+use super::wait::{time_is_up, time_was_up};
 use std::cell::{Cell, OnceCell, RefCell, UnsafeCell};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tieline::{Endpoint, Error, Status, Worker};
+use tieline::{DrivenWorker, Endpoint, Error, Status, Undelivered, Waited, Worker};
 
 /// A progress engine. At most one thread at a time is in a call of a worker.
 pub struct WorkerHandle(());
@@ -56,7 +60,25 @@ impl WorkerState {
     pub(crate) fn worker(&self) -> Result<&Worker, Fault> {
         // SAFETY: the worker is taken out only under the mark, when no other call is in progress: `drop_worker` and `leave`.
         let worker = unsafe { &*self.worker.get() }.as_ref();
-        worker.filter(|_| !self.has_ended()).ok_or_else(closed)
+        match worker.filter(|_| !self.has_ended()) {
+            Some(worker) => Ok(worker),
+            None => self.driven_worker(),
+        }
+    }
+
+    /// Returns the ordinary worker behind a driven one. The caller must hold the lock.
+    #[cold]
+    #[inline(never)]
+    fn driven_worker(&self) -> Result<&Worker, Fault> {
+        self.mark.locked_worker().filter(|_| !self.has_ended()).ok_or_else(closed)
+    }
+
+    /// Returns the driven worker, if this is one that has not ended.
+    pub(crate) fn driven_one(&self) -> Result<Option<&DrivenWorker>, Fault> {
+        match self.mark.driven() {
+            Some(_) if self.has_ended() => Err(closed()),
+            driven => Ok(driven),
+        }
     }
 
     /// Runs a body that may run handlers. If a handler has ended the worker, returns the remaining state.
@@ -167,6 +189,15 @@ pub(crate) fn state_of(worker: *const WorkerHandle) -> Result<Arc<WorkerState>, 
     Ok(share(state))
 }
 
+/// Returns the state of a driven worker for a call that waits, during which another thread or a handler may end the worker. `None`:
+/// the worker is an ordinary one.
+pub(crate) fn held_if_driven(
+    worker: *const WorkerHandle,
+) -> Result<Option<Arc<WorkerState>>, Fault> {
+    let state = object::<WorkerState, _>(worker)?;
+    Ok(state.driven_one()?.is_some().then(|| share(state)))
+}
+
 /// Adds an owner of a state that is in the table.
 pub(crate) fn share(state: &WorkerState) -> Arc<WorkerState> {
     let state = std::ptr::from_ref(state);
@@ -193,27 +224,75 @@ pub unsafe extern "C" fn tieline_worker_open(
     done(guarded(|| {
         let out = out_handle(worker)?;
         let worker = object::<ContextObject, _>(context)?.context.worker()?;
-        #[expect(clippy::arc_with_non_send_sync, reason = "its mark keeps other threads out")]
-        let state = Arc::new(WorkerState {
-            mark: Mark::new(worker.check_movable().is_ok()),
-            worker: UnsafeCell::new(Some(worker)),
-            requests: RefCell::default(),
-            has_ended: AtomicBool::new(false),
-            ended_inside: Cell::new(None),
-            handle: OnceCell::new(),
-        });
-        let raw = Arc::into_raw(state).cast_mut();
-        // SAFETY: `raw` comes from an Arc, so the address is not null.
-        let Some(handle) = table::keep(unsafe { NonNull::new_unchecked(raw) }) else {
-            // SAFETY: `raw` comes from the Arc above.
-            drop(unsafe { Arc::from_raw(raw) });
-            return Err(no_handles());
+        out.set(kept(Mark::new(worker.check_movable().is_ok()), Some(worker))?.to_c());
+        Ok(())
+    }))
+}
+
+/// The parameters of tieline_worker_open_with. If the pointer is null, or all fields but `size` are zero, the worker is an ordinary
+/// one, as tieline_worker_open opens it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct WorkerParams {
+    /// The size of this record in bytes.
+    pub size: usize,
+    /// Flags of the worker: TIELINE_WORKER_*.
+    pub flags: u64,
+}
+
+// SAFETY: `WorkerParams` consists of numbers only.
+unsafe impl Params for WorkerParams {}
+
+/// Opens a worker with parameters. With TIELINE_WORKER_DRIVEN, the worker has a progress thread, and all threads may use the worker
+/// and its objects at the same time: each call takes the worker's lock for its own duration. Handlers run outside the lock, one at a
+/// time, on the progress thread or on a thread that waits. docs/threads.md lists the rules.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tieline_worker_open_with(
+    context: *const ContextHandle,
+    params: *const WorkerParams,
+    worker: *mut *mut WorkerHandle,
+) -> i32 {
+    done(guarded(|| {
+        let out = out_handle(worker)?;
+        let params = records::read(params)?;
+        if params.flags & !TIELINE_WORKER_DRIVEN != 0 {
+            let why = format!("{:#x} has unknown flags", params.flags);
+            return Err(Fault::new(Status::UnsupportedParam, "a worker", why, "leave them out"));
+        }
+        let context = &object::<ContextObject, _>(context)?.context;
+        let handle = match params.flags & TIELINE_WORKER_DRIVEN {
+            0 => {
+                let worker = context.worker()?;
+                kept(Mark::new(worker.check_movable().is_ok()), Some(worker))?
+            }
+            _ => kept(Mark::with_driven(context.driven_worker()?), None)?,
         };
-        // SAFETY: the table keeps the state alive.
-        let _ = unsafe { &*raw }.handle.set(handle.bits());
         out.set(handle.to_c());
         Ok(())
     }))
+}
+
+/// Stores the state of a new worker under a handle. A driven worker is in its mark.
+fn kept(mark: Mark, worker: Option<Worker>) -> Result<Handle<WorkerState>, Fault> {
+    #[expect(clippy::arc_with_non_send_sync, reason = "its mark keeps other threads out")]
+    let state = Arc::new(WorkerState {
+        mark,
+        worker: UnsafeCell::new(worker),
+        requests: RefCell::default(),
+        has_ended: AtomicBool::new(false),
+        ended_inside: Cell::new(None),
+        handle: OnceCell::new(),
+    });
+    let raw = Arc::into_raw(state).cast_mut();
+    // SAFETY: `raw` comes from an Arc, so the address is not null.
+    let Some(handle) = table::keep(unsafe { NonNull::new_unchecked(raw) }) else {
+        // SAFETY: `raw` comes from the Arc above.
+        drop(unsafe { Arc::from_raw(raw) });
+        return Err(no_handles());
+    };
+    // SAFETY: the table keeps the state alive.
+    let _ = unsafe { &*raw }.handle.set(handle.bits());
+    Ok(handle)
 }
 
 fn end(worker: *mut WorkerHandle) -> Result<(), Fault> {
@@ -221,6 +300,18 @@ fn end(worker: *mut WorkerHandle) -> Result<(), Fault> {
     let raw = table::end(handle).ok_or_else(|| no_object(handle))?;
     // SAFETY: the address comes from the Arc that was given to the table; the table returns the address to one caller only.
     let state = unsafe { Arc::from_raw(raw.as_ptr().cast_const()) };
+    if let Some(driven) = state.mark.driven() {
+        let ended = state.mark.post(|| {
+            state.set_ended();
+            Ok(())
+        });
+        driven.end();
+        // In a forked child, and after a panic, the worker is not touched again.
+        if ended.is_err() {
+            std::mem::forget(state);
+        }
+        return Ok(());
+    }
     if state.mark.is_in_handler() {
         state.set_ended();
         let _ = state.ended_inside.replace(Some(state.clone()));
@@ -247,8 +338,7 @@ pub unsafe extern "C" fn tieline_worker_close(worker: *mut WorkerHandle, timeout
         let time = timeout(timeout_ns).unwrap_or(Duration::MAX);
         // The worker is dropped in any case, unless the call is refused.
         let mut begun = false;
-        let closed = drive(worker, |_, inner| {
-            let result = inner.close(time);
+        let mut ended = |result: Result<(), Undelivered>| -> Result<(), Fault> {
             let failed = result.as_ref().err();
             begun = failed.is_none_or(|undelivered| {
                 let status = undelivered.error.status();
@@ -260,7 +350,12 @@ pub unsafe extern "C" fn tieline_worker_close(worker: *mut WorkerHandle, timeout
                 let error = Error::new(status, "not everything was delivered", text, fix);
                 if begun { Fault::ended(Kind::Unknown, error) } else { error.into() }
             })
-        });
+        };
+        let held = held_if_driven(worker)?;
+        let closed = match held.as_ref().and_then(|state| state.mark.driven()) {
+            Some(driven) => ended(driven.close(time)),
+            None => drive(worker, |_, inner| ended(inner.close(time))),
+        };
         if begun {
             end(worker)?;
         }
@@ -274,6 +369,9 @@ pub unsafe extern "C" fn tieline_worker_close(worker: *mut WorkerHandle, timeout
 pub unsafe extern "C" fn tieline_worker_drop(worker: *mut WorkerHandle) -> i32 {
     done(guarded(|| {
         let state = object::<WorkerState, _>(worker)?;
+        if state.mark.driven().is_some() {
+            return end(worker);
+        }
         match state.mark.drive(|_| Ok(())) {
             // A worker that a panic has ended can still be dropped.
             Err(fault) if fault.error.status() != Status::ProviderFailed => Err(fault),
@@ -302,7 +400,21 @@ pub unsafe extern "C" fn tieline_worker_address(
 /// Makes progress and runs handlers. Returns the number of handled events, or a failure; always 0 in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_progress(worker: *const WorkerHandle) -> i32 {
-    answer(drive(worker, |_, worker| Ok(i32::try_from(worker.progress()).unwrap_or(i32::MAX))))
+    let moved = drive(worker, |_, worker| Ok(i32::try_from(worker.progress()).unwrap_or(i32::MAX)));
+    answer(moved.or_else(|fault| progress_driven(worker, fault)))
+}
+
+/// Makes progress on a driven worker once, unless another thread drives it. The ordinary call has failed.
+#[cold]
+fn progress_driven(worker: *const WorkerHandle, fault: Fault) -> Result<i32, Fault> {
+    let state = object::<WorkerState, _>(worker)?;
+    let Some(driven) = state.mark.driven() else { return Err(fault) };
+    guarded(|| {
+        if driven.is_in_handler() {
+            return Ok(0);
+        }
+        Ok(i32::from(driven.wait_event(Some(Duration::ZERO))? == Waited::Moved))
+    })
 }
 
 /// Makes progress until `condition` returns non-zero, for at most `timeout_ns` (below 0: without limit). Returns TIELINE_TIMED_OUT
@@ -316,14 +428,19 @@ pub unsafe extern "C" fn tieline_worker_wait_until(
     timeout_ns: i64,
 ) -> i32 {
     done(guarded(|| {
-        drive(worker, |_, worker| {
-            let condition = condition.ok_or_else(|| super::records::null("the condition"))?;
-            // SAFETY: the caller guarantees that its function may be called with these arguments.
-            let holds = || unsafe { condition(user) } != 0;
-            match worker.wait_until(holds, timeout(timeout_ns))? {
+        let condition = condition.ok_or_else(|| super::records::null("the condition"))?;
+        // SAFETY: the caller guarantees that its function may be called with these arguments.
+        let holds = || unsafe { condition(user) } != 0;
+        let held = held_if_driven(worker)?;
+        if let Some(driven) = held.as_ref().and_then(|state| state.mark.driven()) {
+            return match driven.wait_until(holds, timeout(timeout_ns))? {
                 true => Ok(()),
-                false => Err(time_is_up(worker)),
-            }
+                false => Err(time_was_up()),
+            };
+        }
+        drive(worker, |_, worker| match worker.wait_until(holds, timeout(timeout_ns))? {
+            true => Ok(()),
+            false => Err(time_is_up(worker)),
         })
     }))
 }
@@ -340,204 +457,4 @@ pub unsafe extern "C" fn tieline_worker_pending(
         out.set(state.post(|worker| Ok(worker.pending()))?);
         Ok(())
     }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::abi::atomic::{tieline_key_pointer, tieline_pointer_drop};
-    use crate::abi::context::{tieline_context_close, tieline_context_open};
-    use crate::abi::counter::{tieline_counter_drop, tieline_worker_counter};
-    use crate::abi::endpoint::{
-        EndpointHandle, tieline_endpoint_drop, tieline_send, tieline_worker_connect,
-    };
-    use crate::abi::memory::{tieline_context_alloc, tieline_region_key};
-    use crate::abi::message::{
-        AnnouncementHandle, ArrivedMessage, KeptHandle, tieline_announcement_refuse,
-        tieline_kept_drop, tieline_message_announcement, tieline_message_keep,
-        tieline_worker_on_message,
-    };
-    use crate::abi::names::{tieline_name_call_drop, tieline_worker_ask_name, tieline_worker_name};
-    use crate::abi::peers::tieline_worker_known_endpoint;
-    use crate::abi::put::{tieline_endpoint_import_key, tieline_key_drop};
-    use std::ptr::{null, null_mut};
-    use std::sync::Barrier;
-
-    extern "C" fn keeps(user: *mut c_void, message: *const ArrivedMessage) {
-        // SAFETY: the memory belongs to the test, and the test is in a call that makes progress.
-        let seen = unsafe { &mut *user.cast::<(*mut KeptHandle, *mut AnnouncementHandle)>() };
-        // SAFETY: the message and the memory belong to the test, and the handler has not returned.
-        let status = match unsafe { (*message).is_announced } {
-            // SAFETY: the message and the memory belong to the test, and the handler has not returned.
-            0 => unsafe { tieline_message_keep(message, &raw mut seen.0, &mut null()) },
-            // SAFETY: the message and the memory belong to the test, and the handler has not returned.
-            _ => unsafe { tieline_message_announcement(message, &raw mut seen.1) },
-        };
-        assert_eq!(status, 0);
-    }
-
-    /// Opens a worker with an endpoint to itself.
-    fn with_itself() -> (*mut ContextHandle, *mut WorkerHandle, *mut EndpointHandle) {
-        let (mut context, mut worker, mut endpoint) = (null_mut(), null_mut(), null_mut());
-        let mut address = [0_u8; 4096];
-        let start = address.as_mut_ptr().cast::<c_void>();
-        let mut len = address.len();
-        // SAFETY: the places are local variables of this function.
-        unsafe {
-            assert_eq!(tieline_context_open(null(), &raw mut context), 0);
-            assert_eq!(tieline_worker_open(context, &raw mut worker), 0);
-            assert_eq!(tieline_worker_address(worker, start, &raw mut len), 0);
-            assert_eq!(tieline_worker_connect(worker, start, len, &raw mut endpoint), 0);
-        }
-        (context, worker, endpoint)
-    }
-
-    #[test]
-    fn objects_of_panicked_worker_can_be_dropped_once() {
-        let (context, worker, endpoint) = with_itself();
-        let (mut region, mut key, mut pointer) = (null_mut(), null_mut(), null_mut());
-        let (mut counter, mut call) = (null_mut(), null_mut());
-        let mut seen: (*mut KeptHandle, *mut AnnouncementHandle) = (null_mut(), null_mut());
-        let (mut bytes, long) = (vec![0_u8; 16384], vec![0_u8; 1 << 20]);
-        let start = bytes.as_mut_ptr().cast::<c_void>();
-        let mut len = bytes.len();
-        // SAFETY: the places are local variables of this test.
-        unsafe {
-            assert_eq!(tieline_context_alloc(context, 64, 7, &raw mut region), 0);
-            assert_eq!(tieline_region_key(region, start, &raw mut len), 0);
-            assert_eq!(tieline_endpoint_import_key(endpoint, start, len, &raw mut key), 0);
-            assert_eq!(tieline_worker_counter(worker, &raw mut counter), 0);
-            len = bytes.len();
-            assert_eq!(tieline_worker_name(worker, start, &raw mut len), 0);
-            assert_eq!(tieline_worker_ask_name(worker, start, len, &raw mut call), 0);
-            let user = (&raw mut seen).cast();
-            assert_eq!(tieline_worker_on_message(worker, 1, Some(keeps), user), 0);
-            assert_eq!(tieline_send(endpoint, 1, 0, start, 1, null(), null_mut()), 0);
-            let (long, len) = (long.as_ptr().cast(), long.len());
-            assert!(tieline_send(endpoint, 1, 0, long, len, null(), null_mut()) >= 0);
-        }
-        let (mut mapped, mut room) = (null_mut(), 0);
-        loop {
-            // SAFETY: the places are local variables of this test.
-            assert!(unsafe { tieline_worker_progress(worker) } >= 0);
-            let (pointer, mapped) = (&raw mut pointer, &raw mut mapped);
-            // SAFETY: the places are local variables of this test.
-            let is_mapped =
-                unsafe { tieline_key_pointer(key, pointer, mapped, &raw mut room) } == 0;
-            if is_mapped && !seen.0.is_null() && !seen.1.is_null() {
-                break;
-            }
-            if is_mapped {
-                // SAFETY: the places are local variables of this test.
-                assert_eq!(unsafe { tieline_pointer_drop(*pointer) }, 0);
-            }
-        }
-        let state = state_of(worker).ok().unwrap();
-        let ended = state.post(|_| -> Result<(), Fault> { panic!("on purpose") });
-        assert_eq!(ended.err().unwrap().error.status(), Status::ProviderFailed);
-        for expected in [0, Status::Invalid as i32] {
-            // SAFETY: handles, some of which have ended.
-            let dropped = unsafe {
-                [
-                    tieline_pointer_drop(pointer),
-                    tieline_key_drop(key),
-                    tieline_counter_drop(counter),
-                    tieline_kept_drop(seen.0),
-                    tieline_announcement_refuse(seen.1),
-                    tieline_name_call_drop(call),
-                    tieline_endpoint_drop(endpoint),
-                    tieline_worker_drop(worker),
-                ]
-            };
-            assert_eq!(dropped, [expected; 8]);
-        }
-    }
-
-    extern "C" fn drops_its_worker(user: *mut c_void, message: *const ArrivedMessage) {
-        // SAFETY: all objects belong to the test.
-        let (worker, endpoint) =
-            unsafe { *user.cast::<(*mut WorkerHandle, *mut EndpointHandle)>() };
-        let state = object::<EndpointState, _>(endpoint).ok().unwrap().worker.clone();
-        // SAFETY: the objects belong to the test.
-        assert_eq!(unsafe { tieline_worker_drop(worker) }, 0);
-        // SAFETY: no other call of this worker is in progress.
-        assert!(unsafe { &*state.worker.get() }.is_some(), "its progress is still in it");
-        assert_eq!(state.worker().err().unwrap().error.status(), Status::Closed);
-        let mut peer = 7;
-        // SAFETY: the objects belong to the test.
-        assert_eq!(unsafe { crate::abi::message::tieline_message_peer(message, &raw mut peer) }, 0);
-    }
-
-    #[test]
-    fn worker_dropped_in_handler_ends_with_outermost_call() {
-        let (context, worker, endpoint) = with_itself();
-        let start = (&raw const context).cast();
-        let mut both = (worker, endpoint);
-        let (user, handler) = ((&raw mut both).cast(), Some(drops_its_worker as _));
-        // SAFETY: the objects and places belong to this test.
-        assert_eq!(unsafe { tieline_worker_on_message(worker, 1, handler, user) }, 0);
-        for _ in 0..2 {
-            // SAFETY: the objects and places belong to this test.
-            assert_eq!(unsafe { tieline_send(endpoint, 1, 0, start, 1, null(), null_mut()) }, 0);
-        }
-        // SAFETY: the objects and places belong to this test.
-        while unsafe { tieline_worker_progress(worker) } >= 0 {}
-        let state = object::<EndpointState, _>(endpoint).ok().unwrap().worker.clone();
-        // SAFETY: no other call of this worker is in progress.
-        assert!(unsafe { &*state.worker.get() }.is_none());
-        assert_eq!(Arc::strong_count(&state), 2, "the endpoint's and this one");
-        // SAFETY: the objects and places belong to this test.
-        let late = unsafe { tieline_send(endpoint, 1, 0, start, 1, null(), null_mut()) };
-        assert_eq!(late, Status::Closed as i32);
-        // SAFETY: the objects and places belong to this test.
-        assert_eq!(unsafe { tieline_endpoint_drop(endpoint) }, 0);
-        // SAFETY: the objects and places belong to this test.
-        assert_eq!(unsafe { tieline_context_close(context) }, 0);
-    }
-
-    #[test]
-    fn busy_thread_leaves_owner_count_of_worker_unchanged() {
-        let (mut context, mut worker) = (null_mut(), null_mut());
-        // SAFETY: all places are local variables of this test.
-        assert_eq!(unsafe { tieline_context_open(null(), &raw mut context) }, 0);
-        // SAFETY: the objects and places belong to this test.
-        assert_eq!(unsafe { tieline_worker_open(context, &raw mut worker) }, 0);
-        let (bits, is_over) = (worker as usize, AtomicBool::new(false));
-        let is_in = &Barrier::new(2);
-        let told_busy: u64 = std::thread::scope(|scope| {
-            let other = scope.spawn(|| {
-                let (handle, mut endpoint) =
-                    (bits as *const WorkerHandle, null_mut::<EndpointHandle>());
-                let _ = is_in.wait();
-                let mut busy = 0_u64;
-                while !is_over.load(Ordering::Relaxed) {
-                    // SAFETY: the objects and places belong to this test.
-                    let status =
-                        unsafe { tieline_worker_known_endpoint(handle, 0, &raw mut endpoint) };
-                    busy += u64::from(status == Status::Busy as i32);
-                }
-                busy
-            });
-            let made = drive(worker, |_, _| {
-                let _ = is_in.wait();
-                for _ in 0..50_000 {
-                    let mut counter = null_mut();
-                    // SAFETY: the objects and places belong to this test.
-                    assert_eq!(unsafe { tieline_worker_counter(worker, &raw mut counter) }, 0);
-                    // SAFETY: the objects and places belong to this test.
-                    assert_eq!(unsafe { tieline_counter_drop(counter) }, 0);
-                }
-                is_over.store(true, Ordering::Relaxed);
-                Ok(other.join().unwrap())
-            });
-            made.ok().unwrap()
-        });
-        let state = state_of(worker).ok().unwrap();
-        assert_eq!(Arc::strong_count(&state), 2, "after {told_busy} calls that were told so");
-        drop(state);
-        // SAFETY: the objects and places belong to this test.
-        assert_eq!(unsafe { tieline_worker_drop(worker) }, 0);
-        // SAFETY: the objects and places belong to this test.
-        assert_eq!(unsafe { tieline_context_close(context) }, 0);
-    }
 }

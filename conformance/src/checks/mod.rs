@@ -17,6 +17,7 @@ mod events;
 mod flight;
 mod keys;
 mod leaving;
+mod lists;
 mod messages;
 mod notifications;
 mod offers;
@@ -34,6 +35,7 @@ mod taking;
 mod threads;
 mod waiting;
 mod waking;
+mod words;
 
 pub(crate) use atomics::count as count_remotely;
 pub(crate) use settings::observed;
@@ -237,6 +239,12 @@ checks! {
         two_threads_exchange_messages: messages::SHORT,
             "Interfaces of two threads share no unlocked state.";
     }
+    words for DATA => {
+        every_event_is_announced_by_a_watch_word: messages::SHORT,
+            "A core that compares words instead of polling misses no event.";
+        a_listed_word_stays_readable: messages::SHORT,
+            "The comparison of a word does not end the process.";
+    }
     leaving for DATA => {
         messages_arrive_though_their_sender_leaves_directly: messages::SHORT,
             "An accepted message arrives although its sender closes directly afterwards.";
@@ -287,6 +295,12 @@ checks! {
         a_notification_comes_behind_its_bytes: caps::PUT_NOTIFY | caps::PUT,
             "After a notification the target can read the bytes of its put, and those of every earlier put.";
     }
+    lists for DATA => {
+        a_list_moves_the_bytes_of_each_of_its_parts: caps::RMA_LIST | rma::BOTH,
+            "Many puts or gets with one call have the effect of as many single ones.";
+        a_list_ends_before_a_part_that_fails: caps::RMA_LIST | rma::BOTH,
+            "A list that fails is attributed to its first failed descriptor, and those before it have succeeded.";
+    }
     flight for DATA => {
         many_operations_at_once_have_each_its_bytes_cookie_and_end: rma::BOTH,
             "With hundreds of operations in flight each completes once, with its own cookie and status.";
@@ -318,6 +332,8 @@ checks! {
             "A program can put from, and get into, unregistered memory.";
         memory_of_the_domain_is_zeroed_and_begins_with_a_page: 0,
             "New memory does not disclose old contents.";
+        a_part_of_allocated_memory_is_read_until_it_is_deregistered: caps::GET,
+            "A long message from allocated memory is copied once, and its receiver reads nothing else.";
     }
     atomics for DATA => {
         every_claimed_atomic_does_what_its_name_says: atomics::ATOMICS,

@@ -2,12 +2,13 @@
 
 use super::rma::{Bench, TARGET, bench, most};
 use crate::case::{ALL_RIGHTS, Case};
-use crate::endpoint::Target;
+use crate::endpoint::{Key, Target};
 use crate::random::Random;
-use crate::report::{Checked, Stop, equal, holds, same_bytes, succeeds};
+use crate::report::{Checked, Stop, equal, holds, refused, same_bytes, succeeds};
+use crate::sys::Memory;
 use crate::watch::waits_for;
 use tieline_plugin_api::abi::Iov;
-use tieline_plugin_api::{Status, caps, memory_caps, op_flags};
+use tieline_plugin_api::{Status, access, caps, memory_caps, op_flags};
 
 pub(super) fn memory_that_was_given_back_is_touched_by_nobody(case: &Case) -> Checked {
     if case.domain_attr.caps & memory_caps::REGISTER == 0 || case.has(caps::OWN_MEMORY_ONLY) {
@@ -75,6 +76,45 @@ pub(super) fn memory_of_the_domain_is_zeroed_and_begins_with_a_page(case: &Case)
         memory.write(0, &vec![0xd7; whole.len()]);
     }
     Ok(())
+}
+
+pub(super) fn a_part_of_allocated_memory_is_read_until_it_is_deregistered(case: &Case) -> Checked {
+    if case.domain_attr.caps & memory_caps::REGISTER_PARTS == 0 {
+        return Err(Stop::Skip("the domain registers no parts of its own memory".to_string()));
+    }
+    let read_only = access::REMOTE_READ;
+    let mut other = vec![0u64; 64];
+    let foreign = case.domain.register(other.as_mut_ptr().cast(), 512, read_only);
+    let foreign = foreign.map(drop).map_err(|failure| failure.status);
+    equal("register of memory of another origin", Err(Status::Unsupported), foreign)?;
+    let whole = case.domain.memory(0, TARGET, 0);
+    let whole = succeeds("alloc", whole)?;
+    let data = Random(9).bytes(TARGET);
+    whole.write(0, &data);
+    let base = whole.piece(0..0).base;
+    let part = |at: usize, len| {
+        let part = case.domain.register(base.wrapping_add(at), len, read_only);
+        succeeds("register of a part of memory from alloc", part)
+    };
+    let (mut first, mut second) = (part(8, 4000)?, part(4000, 8)?);
+    let Bench { mut desk, local, .. } = bench(case, ALL_RIGHTS)?;
+    let mut import = |part: &Memory| {
+        let key = desk.import(&case.key_of(part)?)?;
+        succeeds("import_key", key)
+    };
+    let (one, two) = (import(&first)?, import(&second)?);
+    let mut get = |key: &Key, at: u64, len: usize| desk.rma(false, &[local.piece(0..len)], key, at);
+    equal("get of a whole part", Ok(()), get(&one, 0, 4000)?)?;
+    same_bytes("a part of allocated memory", &data[8..4008], &local.read(0..4000))?;
+    equal("get of another part", Ok(()), get(&two, 0, 8)?)?;
+    same_bytes("another part", &data[4000..4008], &local.read(0..8))?;
+    refused("get beyond a part", get(&two, 1, 8)?, &[Status::OutOfRange])?;
+    succeeds("deregister", first.revoke())?;
+    if case.has(caps::CHECKS_KEYS) {
+        refused("get from a deregistered part", get(&one, 0, 8)?, &[Status::KeyRejected])?;
+    }
+    equal("get from the other part", Ok(()), get(&two, 0, 8)?)?;
+    succeeds("deregister", second.revoke())
 }
 
 pub(super) fn local_pieces_may_lie_anywhere(case: &Case) -> Checked {

@@ -15,6 +15,9 @@ use std::time::Duration;
 use tieline_plugin_api::abi::fixed_str;
 use tieline_plugin_api::{Status, event};
 
+/// The number of senders that are kept: those of the last datagrams.
+const MOST_HEADERS: usize = 1000;
+
 pub(crate) struct Post {
     pub(crate) connector: Connector,
     pub(crate) address: Vec<u8>,
@@ -42,7 +45,9 @@ impl Post {
         for received in events {
             match received.kind {
                 event::DATAGRAM => {
-                    self.headers.truncate(1000);
+                    while self.headers.len() >= MOST_HEADERS {
+                        let _ = self.headers.pop_front();
+                    }
                     self.headers.push_back(received.header);
                     self.datagrams.push_back(received.data);
                 }

@@ -2,4 +2,4 @@
 
 mod sys;
 
-pub(crate) use sys::{Endpoint, Key, Target};
+pub(crate) use sys::{Endpoint, Key, Part, Target};

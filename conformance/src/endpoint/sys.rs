@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 use tieline_host::abi::{EndpointTable, RawEndpoint};
 use tieline_plugin_api::abi::*;
-use tieline_plugin_api::{Failure, Status};
+use tieline_plugin_api::{Failure, Status, rma_kind};
 
 struct OpenEndpoint {
     interface: Interface,
@@ -111,6 +111,14 @@ impl Target<'_> {
             reserved: 0,
         }
     }
+}
+
+/// A part of a list that a check describes.
+#[derive(Clone, Copy)]
+pub(crate) struct Part<'a> {
+    pub(crate) piece: Iov,
+    pub(crate) key: &'a Key,
+    pub(crate) offset: u64,
 }
 
 /// The possible answers of an endpoint's call besides 0 (or a length) and an error.
@@ -242,6 +250,29 @@ impl Endpoint {
         // SAFETY: the endpoint is open, the key belongs to it, and the local pieces live until completion.
         let code = unsafe { if put { self.raw().put(op) } else { self.raw().get(op) } };
         answered("put or get", code, Answers::Declines)
+    }
+
+    /// Posts a list of puts or gets. Returns the answer, and the number of parts that the provider says it took.
+    pub(crate) fn list(
+        &self,
+        put: bool,
+        parts: &[Part<'_>],
+        cookie: u64,
+        flags: u64,
+    ) -> (Result<i64, Status>, usize) {
+        let _call = call("rma_list");
+        let record = |part: &Part<'_>| RmaPart {
+            local: part.piece,
+            key: part.key.handle,
+            offset: part.offset,
+        };
+        let records: Vec<RmaPart> = parts.iter().map(record).collect();
+        let kind = if put { rma_kind::PUT } else { rma_kind::GET };
+        let (array, count) = (records.as_ptr(), records.len());
+        let list = RmaList { parts: array, count, cookie, flags, kind, ..RmaList::empty() };
+        // SAFETY: the endpoint is open, the keys belong to it, and the local pieces live until completion.
+        let (code, taken) = unsafe { self.raw().rma_list(&list) };
+        (answered("rma_list", code, Answers::Declines), taken)
     }
 
     pub(crate) fn put_notify(

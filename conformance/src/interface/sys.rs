@@ -6,6 +6,7 @@ use crate::abi::Guarded;
 use crate::endpoint::Endpoint;
 use crate::sys::{CANARY, Domain, Provider, bytes, overrun, status};
 use crate::watch::call;
+use crate::words::WatchWords;
 use core::ffi::c_void;
 use core::ptr;
 use std::rc::Rc;
@@ -167,6 +168,13 @@ impl Interface {
         let _call = call("hang_up");
         // SAFETY: the interface is open; the call accepts any number.
         status(unsafe { (self.ops().hang_up)(self.0.handle, peer) }.into()).map(drop)
+    }
+
+    /// Returns the list of watch words, if the module has one.
+    pub(crate) fn watch(&self) -> Option<WatchWords> {
+        let _call = call("watch");
+        // SAFETY: the interface is open.
+        WatchWords::new(self, unsafe { (self.ops().watch)(self.0.handle) })
     }
 
     pub(crate) fn memory_use(&self) -> Result<MemoryUse, Status> {

@@ -11,15 +11,17 @@
 //!
 //! *The memory remains valid.* An operation that may use memory after the call is in the operation table with that memory
 //! (`LocalBuffer`) before it is posted. If the operation ends before the provider has reported its end, the memory is in `op::held`
-//! until the provider reports it, or is closed. An operation of a synchronous module is complete when the call returns, and so is
+//! until the provider reports it, or is closed. Memory in no region (`Memory::Raw`) is kept by its owner, who has promised that
+//! (`by_address.rs`, `Descriptor::raw`). An operation of a synchronous module is complete when the call returns, and so is
 //! the module's access to the bytes of a short put (`max_short_put`). The call borrows such memory (`RmaRecord`).
 
 #![allow(unsafe_code)]
 
 use super::fast_path::FastPath;
+use super::fetch::KeyForOnce;
 use super::key::ImportedKey;
 use super::queued::GatheredMessage;
-use super::record::RmaRecord;
+use super::record::{ListRecord, RmaRecord};
 use super::{EndpointState, Lane};
 use crate::Status;
 use crate::mem::local::{LocalBuffer, Memory};
@@ -89,11 +91,35 @@ impl FastPath {
         unsafe { self.raw.get().get(op) }
     }
 
+    /// Posts parts of a list to a module that completes them within the call. Returns the status and the number of taken parts.
+    #[inline]
+    pub(super) fn list(&self, op: &ListRecord<'_>) -> (i32, usize) {
+        // SAFETY: see the module documentation. Each part was made with the key of a fast path of this endpoint; its piece is inside a
+        // region or was promised by its owner.
+        unsafe { self.raw.get().rma_list(op) }
+    }
+
     /// Posts an atomic to a module that completes atomics within the call.
     #[inline(always)]
     pub(super) fn atomic(&self, op: &Atomic) -> i32 {
         // SAFETY: the conditions are those of `put` above; the caller provides the place for the result.
         unsafe { self.raw.get().atomic(op) }
+    }
+}
+
+impl KeyForOnce {
+    /// Posts a get to a module that completes it within the call.
+    pub(super) fn get(&self, op: &RmaRecord<'_>) -> i32 {
+        // SAFETY: see the module documentation; the record was made with this key, and the caller's piece is inside a region.
+        unsafe { self.raw.get(op) }
+    }
+}
+
+impl Drop for KeyForOnce {
+    fn drop(&mut self) {
+        // SAFETY: see the module documentation; the lane belongs to the endpoint that uses the key in this call, and the get has
+        // ended.
+        unsafe { self.raw.drop_key(self.key) }
     }
 }
 
@@ -112,7 +138,7 @@ impl EndpointState {
         self.shared.ops.borrow_mut().set_local_buffer(request, memory);
         let code = listed.map(|()| {
             // SAFETY: see the module documentation; the pieces belong to the memory that the operation holds since the call above.
-            unsafe { self.message.get().am_zcopy(u32::from(id), header, &iov, request.raw()) }
+            unsafe { self.message.raw().am_zcopy(u32::from(id), header, &iov, request.raw()) }
         });
         self.shared.iov.set(iov);
         code

@@ -1,14 +1,14 @@
-//! Admission of operations on remote memory: the facts that [`Order::admit`](crate::op::Order::admit) needs, and the error texts.
+//! Admission of operations on remote memory: the facts that [`Order::admit`](tieline_order::Order::admit) needs, and the error texts.
 
 use super::EndpointState;
 use super::key::{KeyInner, RemoteKey};
-use crate::Error;
-use crate::op::admission::{Asked, Refused};
 use crate::region::{Access, Region};
+use crate::{Error, Status};
 use std::sync::Arc;
+use tieline_order::admission::{Asked, Refused};
 
 impl EndpointState {
-    /// Decides whether an operation may be posted; see [`Order::admit`](crate::op::Order::admit). `open`: whether this endpoint
+    /// Decides whether an operation may be posted; see [`Order::admit`](tieline_order::Order::admit). `open`: whether this endpoint
     /// takes it, in the calling process. `access`: right, offset and length.
     #[inline(always)]
     pub(super) fn admit(
@@ -48,7 +48,7 @@ impl EndpointState {
 
     /// Makes the error for an operation that is not admitted. `region`: the length of the remote region.
     #[cold]
-    fn not_admitted(
+    pub(super) fn not_admitted(
         &self,
         refused: Refused,
         region: u64,
@@ -81,6 +81,25 @@ impl EndpointState {
             ),
         };
         Error::new(refused.status(), what, why, fix)
+    }
+
+    /// Checks that the peer's version of the library's messages has a feature: `with`, since minor version `first`. `what` names the
+    /// refused call to the peer with this label.
+    pub(super) fn check_speaks(
+        &self,
+        first: u8,
+        what: impl FnOnce(&str) -> String,
+        with: &str,
+        fix: &'static str,
+    ) -> Result<(), Error> {
+        let (major, minor) = self.address.messages;
+        if minor >= first {
+            return Ok(());
+        }
+        let why = format!(
+            "it speaks {major}.{minor} of the library's messages, and {major}.{first} is the first with {with}"
+        );
+        Err(Error::new(Status::Unsupported, what(&self.address.label()), why, fix))
     }
 
     /// Checks that local memory belongs to this worker's context. The fast path of a lane that completes within the call omits this

@@ -3,21 +3,33 @@
 //!
 //! The receiver gets a key of a region of exactly those bytes, for as long as the operation is open. The operation ends when the
 //! receiver reports that it has finished reading or refuses the message. If the endpoint ends before that report arrives, the
-//! operation ends and no longer holds the memory, even if the receiver is reading it.
+//! operation ends too; see [`EndpointState::withdraw_all`].
 
 use super::queued::QueuedOp;
 use super::{EndpointState, MAX_MESSAGE_ID, State};
-use crate::address::{ANNOUNCEMENTS, EXITS};
+use crate::address::{ANNOUNCEMENTS, BARE_KEYS, EXITS};
+use crate::mem::key::Form;
 use crate::mem::local::{LocalBuffer, Memory};
-use crate::mem::pieces::Pieces;
-use crate::op::{Id, Kind};
-use crate::proto::announce::{Announce, NO_ANSWER};
+use crate::message::head::HeaderBytes;
+use crate::proto::announce::{NO_ANSWER, message_id, write};
 use crate::proto::id;
-use crate::region::{Access, Counted, Region};
-use crate::registry::abi::PackBuffer;
-use crate::request::Outcome;
+use crate::region::{Counted, Recipient, Region};
+use crate::request::{Outcome, Request};
+use crate::wire::Writer;
 use crate::{Error, Status};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
+use tieline_host::abi::PackBuffer;
+use tieline_order::held::Through;
+use tieline_order::{Id, Kind};
+
+/// The id, the word and the header bytes of a message.
+type MessageHead = (u16, u64, HeaderBytes);
+/// The capacity up to which the buffer of an RTS is kept for the next one.
+const MOST_KEPT: usize = 16 << 10;
+/// The maximum number of operations whose memory a worker holds when it adds that of a withdrawn message. A peer that never answers
+/// thus keeps a bounded number of messages in memory.
+const MOST_HELD: usize = 1024;
 
 impl EndpointState {
     /// Sends a copy of these bytes as a rendezvous message.
@@ -26,13 +38,14 @@ impl EndpointState {
         &self,
         id: u16,
         header: u64,
+        header_bytes: HeaderBytes,
         bytes: &[u8],
     ) -> Result<Outcome, Error> {
         self.check_announcing(id, bytes.len())?;
         self.check_copy(bytes.len())?;
         let mut copy = room_for(bytes.len())?;
         copy.extend_from_slice(bytes);
-        self.announce_copy(id, header, copy)
+        self.announce_copy((id, header, header_bytes), copy)
     }
 
     /// Sends pieces of regions as a rendezvous message: a single piece in place, several as a copy.
@@ -41,34 +54,61 @@ impl EndpointState {
         &self,
         id: u16,
         header: u64,
-        pieces: &Pieces,
+        header_bytes: HeaderBytes,
+        pieces: &[(&Region, Range<usize>)],
         len: usize,
     ) -> Result<Outcome, Error> {
         self.check_announcing(id, len)?;
-        let mut parts = pieces.parts(0, len);
-        if let (Some((region, at, n)), None) = (parts.next(), parts.next()) {
-            let memory = &self.shared.core.memory;
-            let part = memory.part_for_peers(region, at..at + n, Access::READ)?;
-            return self.announce(id, header, &part);
+        let mut full = pieces.iter().filter(|(_, range)| !range.is_empty());
+        if let (Some((region, range)), None) = (full.next(), full.next()) {
+            let to = Recipient {
+                worker: self.shared.id,
+                endpoint: self.id.raw(),
+                form: self.form_of_keys(),
+            };
+            let parts = &self.sent_parts;
+            let part = self.shared.core.memory.part_to_send(region, range.clone(), &to, parts)?;
+            return self.announce((id, header, header_bytes), part);
         }
         self.check_copy(len)?;
         let mut bytes = room_for(len)?;
         bytes.resize(len, 0);
         let mut buffer = PackBuffer::new(&mut bytes);
-        pieces.pack(0, len, &mut buffer)?;
-        self.announce_copy(id, header, bytes)
+        for (region, range) in pieces {
+            buffer.put_span(&region.inner.span, range.start, range.len())?;
+        }
+        self.announce_copy((id, header, header_bytes), bytes)
     }
 
-    fn announce_copy(&self, id: u16, header: u64, bytes: Vec<u8>) -> Result<Outcome, Error> {
+    fn announce_copy(&self, head: MessageHead, bytes: Vec<u8>) -> Result<Outcome, Error> {
         let copy = Counted::new(bytes.into_boxed_slice(), &self.announced_bytes);
-        self.announce(id, header, &self.shared.core.memory.readable_copy(copy)?)
+        self.announce(head, self.shared.core.memory.readable_copy(copy)?)
+    }
+
+    /// Returns the form of keys that the peer reads in an RTS.
+    fn form_of_keys(&self) -> Form {
+        if self.address.messages.1 >= BARE_KEYS { Form::Bare } else { Form::Sealed }
     }
 
     /// Sends the bytes of a whole region as a rendezvous message.
-    fn announce(&self, id: u16, header: u64, region: &Region) -> Result<Outcome, Error> {
+    fn announce(&self, head: MessageHead, region: Region) -> Result<Outcome, Error> {
+        let mut w = Writer { bytes: self.shared.rts.take() };
+        w.bytes.clear();
+        let (id, header, header_bytes) = head;
+        let message = (id, header, region.len() as u64);
+        let form = self.form_of_keys();
+        let written = write(&mut w, message, &header_bytes, |w| region.append_key(w, form));
+        let announced =
+            written.and_then(|()| self.announce_in(message_id(&header_bytes), &w.bytes, region));
+        if w.bytes.capacity() <= MOST_KEPT {
+            self.shared.rts.set(w.bytes);
+        }
+        announced
+    }
+
+    /// Sends an RTS for the bytes of a region.
+    fn announce_in(&self, message: u16, payload: &[u8], region: Region) -> Result<Outcome, Error> {
         let len = region.len();
-        let key = region.packed_key()?;
-        let payload = Announce { id, header, len: len as u64, key }.write()?;
         if payload.len() > self.most() {
             return Err(Error::new(
                 Status::TooLarge,
@@ -77,22 +117,42 @@ impl EndpointState {
                 "split it, or put it into the peer's memory",
             ));
         }
-        let (announced, sent) = {
-            let mut ops = self.shared.ops.borrow_mut();
-            let announced = ops.open_announced(self.index)?;
-            let memory = Memory::Region(region.hold());
-            ops.set_local_buffer(announced, LocalBuffer::held(memory, 0, len));
-            // A flush waits for this operation.
-            (announced, ops.open_late(self.index, Kind::Send))
+        let memory = LocalBuffer::held(Memory::Region(region.into_sent()), 0, len);
+        let opened = self.shared.ops.borrow_mut().open_announced(self.index, memory);
+        let announced = opened.map_err(|(status, _)| status)?;
+        let sent = match self.state.get() {
+            // Nothing is queued, and a flush need not wait for a message that its lane has accepted.
+            State::Ready => self.message_now(message, announced.raw(), payload),
+            _ => Err(Status::Again),
         };
+        match sent {
+            Ok(()) => {
+                self.count(|counters| counters.announced += 1);
+                return Ok(Outcome::Pending(Request::new(self.shared.clone(), announced)));
+            }
+            Err(Status::Again) => self.announce_later(message, announced, payload),
+            Err(status) => {
+                self.count(|counters| counters.announced += 1);
+                let error = self.failed(self.by_message_lane(status));
+                self.shared.part(announced, Err(error));
+            }
+        }
+        self.outcome(announced)
+    }
+
+    /// Sends an RTS after queued operations, or when the lane accepts it.
+    #[cold]
+    fn announce_later(&self, message: u16, announced: Id, payload: &[u8]) {
+        // A flush waits for this operation.
+        let sent = self.shared.ops.borrow_mut().open_late(self.index, Kind::Send);
         match sent {
             Ok(sent) => {
                 self.count(|counters| counters.announced += 1);
-                self.post(QueuedOp::Announce { announced, sent, payload: payload.into() });
+                let (id, header, request) = (message, announced.raw(), Some(sent));
+                self.post(QueuedOp::Message { id, header, payload: payload.into(), request });
             }
             Err(status) => self.shared.part(announced, Err(status.into())),
         }
-        self.outcome(announced)
     }
 
     fn check_announcing(&self, id: u16, len: usize) -> Result<(), Error> {
@@ -133,10 +193,14 @@ impl EndpointState {
         self.post(QueuedOp::ask(id::WITHDRAW, announced, Vec::new()));
     }
 
+    /// Checks whether the endpoint's message lane is connected.
+    pub(crate) fn is_connected(&self) -> bool {
+        matches!(self.state.get(), State::Ready | State::Queueing)
+    }
+
     /// Checks whether the endpoint is connected to a peer that understands a report of an exit.
     pub(crate) fn knows_of_exits(&self) -> bool {
-        let is_connected = matches!(self.state.get(), State::Ready | State::Queueing);
-        is_connected && self.address.messages.1 >= EXITS
+        self.is_connected() && self.address.messages.1 >= EXITS
     }
 
     /// Reports to the peer that this process exits with `unsent` operations unsent. `false`: the lane accepts no message.
@@ -144,16 +208,38 @@ impl EndpointState {
         self.message_now(id::EXITED, unsent, &NO_ANSWER) != Err(Status::Again)
     }
 
-    /// Asks the peer, before the endpoint ends, to drop the open rendezvous messages, because their memory ends with the endpoint.
-    /// On some devices a read of missing memory would end the connection. After the first request that the lane does not accept, no
-    /// further request is sent.
+    /// Asks the peer, before the endpoint ends, to drop the open rendezvous messages whose RTS was sent.
+    ///
+    /// A device's read of missing memory would end the connection. If the messages use a circuit, which outlives the endpoint,
+    /// registered memory is therefore held until the peer answers over the circuit. Other memory ends with the endpoint. After the
+    /// first request that the lane does not accept, no further request is sent.
     pub(super) fn withdraw_all(&self) {
         if !self.is_alive() || !self.shared.same_process() {
             return;
         }
-        let announced = self.shared.ops.borrow().ids_apart(self.index);
-        let told = |id: &Id| self.message_now(id::WITHDRAW, id.raw(), &NO_ANSWER).is_ok();
-        let _ = announced.iter().take_while(|id| told(id)).count();
+        let announced = {
+            let (ops, queue) = (self.shared.ops.borrow(), self.queue.entries());
+            let mut announced = ops.ids_apart(self.index);
+            let waits = |id: Id| queue.iter().any(|op| op.announces(id));
+            announced.retain(|id| ops.is_announced(*id) && !waits(*id));
+            announced
+        };
+        let pair = self.route.message();
+        let circuit = pair.and_then(|pair| self.worker.circuit_over(self, pair.interface));
+        let answers = pair.map(|pair| pair.interface).zip(circuit);
+        let mut accepts = true;
+        for id in announced {
+            let has_room = self.shared.held.borrow().count() < MOST_HELD;
+            let held = answers.filter(|_| has_room).and_then(|(interface, circuit)| {
+                let mut ops = self.shared.ops.borrow_mut();
+                Some((ops.leave_memory(id, interface, LocalBuffer::is_registered)?, circuit))
+            });
+            let asks: &[u8] = if held.is_some() { &[] } else { &NO_ANSWER };
+            accepts = accepts && self.message_now(id::WITHDRAW, id.raw(), asks).is_ok();
+            if let Some((memory, circuit)) = held {
+                self.shared.hold(memory, vec![Through::Circuit(circuit)]);
+            }
+        }
     }
 }
 

@@ -1,13 +1,13 @@
 //! Sending answers to a peer's requests, whole or in pieces.
 
-use super::EndpointState;
+use super::{EndpointState, State};
 use crate::Status;
 use crate::proto::emulate::{Answer, GET_DATA_HEAD, Target, data_head, refusal_words, reply_bytes};
 use crate::proto::id;
 use crate::region::Access;
-use crate::registry::abi::PackBuffer;
 use crate::sys::Refusal;
 use std::cell::Cell;
+use tieline_host::abi::PackBuffer;
 
 impl EndpointState {
     /// Sends an answer, or the part of the answer that the transport accepts now.
@@ -23,9 +23,19 @@ impl EndpointState {
                 let why = reply_bytes(Status::TooLarge as i32, 0);
                 self.message_now(id::REPLY, *token, &why)
             }
+            Answer::Delivered { status, numbers } => {
+                self.message_now(id::DELIVERED, i64::from(*status) as u64, numbers)
+            }
             Answer::Service(message) => self.message_now(id::SERVICE, 0, message),
             Answer::Data { token, target, len, sent } => self.stream(*token, target, *len, sent),
         }
+    }
+
+    /// Sends an answer without data. `false`: it was not sent, and [`EndpointState::answer`] handles it.
+    pub(crate) fn reply_now(&self, token: u64, status: i32, value: u64) -> bool {
+        self.state.get() == State::Ready
+            && self.answers.borrow().is_empty()
+            && self.message_now(id::REPLY, token, &reply_bytes(status, value)).is_ok()
     }
 
     /// Sends the part of a get's answer that the transport accepts now.

@@ -4,11 +4,11 @@
 //! The functions named `_at_once` run no code of the application. They borrow cells only where that cannot fail, and a provider's
 //! functions do not unwind. For an operation that did not complete, [`Tried`] tells the caller where to continue.
 
-use super::record::{AtomicOp, Completion, Width, atomic_op_record, rma_op};
+use super::record::{Completion, atomic_op_record, rma_op};
 use super::{Endpoint, MAX_MESSAGE_ID, RemoteKey, State};
-use crate::PostError;
 use crate::proto::emulate::AtomicCall;
 use crate::request::Outcome;
+use crate::{PostError, Status};
 use tieline_plugin_api::abi::{Atomic, Iov};
 use tieline_plugin_api::{OK, atomic_op};
 
@@ -66,11 +66,11 @@ impl Endpoint {
     pub fn send_at_once(&self, id: u16, header: u64, payload: &[u8]) -> AtOnce<()> {
         let ep = &*self.inner;
         if ep.state.get() == State::Ready
-            && payload.len() <= ep.max_short.get()
+            && payload.len() <= ep.message.max_short()
             && id <= MAX_MESSAGE_ID
             && ep.shared.same_process()
         {
-            return match ep.message.get().am_short(u32::from(id), header, payload) {
+            return match ep.message.raw().am_short(u32::from(id), header, payload) {
                 OK => AtOnce::Done,
                 code => AtOnce::Refused(Tried(code), ()),
             };
@@ -114,53 +114,26 @@ impl Endpoint {
         }
     }
 
-    /// Posts a fetching atomic that [`RemoteKey::fetch_at_once`] did not complete, like [`Endpoint::fetch`].
+    /// Posts a fetching atomic that [`RemoteKey::fetch_at_once`] did not complete, like [`Endpoint::fetch`] and
+    /// [`Endpoint::compare_swap`].
     ///
     /// # Errors
-    /// The errors of [`Endpoint::fetch`].
+    /// The errors of [`Endpoint::fetch`]; [`PostError::Correct`] also for an unknown operation or width.
     #[doc(hidden)]
     pub fn fetch_further(
         &self,
         tried: Tried,
-        op: AtomicOp,
-        width: Width,
+        call: AtomicNumbers,
         key: &RemoteKey,
-        offset: u64,
-        operand: u64,
     ) -> Result<Outcome, PostError> {
-        let call = AtomicCall { op: op as u32, width: width as u32, operand, compare: 0 };
-        self.atomic_further(tried, &call, key, offset)
-    }
-
-    /// Posts a compare-and-swap that [`RemoteKey::fetch_at_once`] did not complete, like [`Endpoint::compare_swap`].
-    ///
-    /// # Errors
-    /// The errors of [`Endpoint::compare_swap`].
-    #[doc(hidden)]
-    pub fn compare_swap_further(
-        &self,
-        tried: Tried,
-        width: Width,
-        key: &RemoteKey,
-        offset: u64,
-        expected: u64,
-        new: u64,
-    ) -> Result<Outcome, PostError> {
-        let op = atomic_op::COMPARE_SWAP;
-        let call = AtomicCall { op, width: width as u32, operand: new, compare: expected };
-        self.atomic_further(tried, &call, key, offset)
-    }
-
-    fn atomic_further(
-        &self,
-        tried: Tried,
-        call: &AtomicCall,
-        key: &RemoteKey,
-        offset: u64,
-    ) -> Result<Outcome, PostError> {
+        let AtomicNumbers { op, width, offset, operand, compare } = call;
+        if op > atomic_op::MAX || !matches!(width, 4 | 8) {
+            return Err(Status::Invalid.into());
+        }
+        let call = AtomicCall { op, width, operand, compare };
         match tried {
-            Tried::NOT => self.atomic_call(call, key, offset, true),
-            Tried(code) => self.inner.atomic_slow(call, key, offset, true, code),
+            Tried::NOT => self.atomic_call(&call, key, offset, true),
+            Tried(code) => self.inner.atomic_slow(&call, key, offset, true, code),
         }
     }
 }

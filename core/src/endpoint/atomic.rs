@@ -11,13 +11,13 @@ use super::key::{ImportedKey, KeyInner, RemoteKey};
 use super::post::Posted;
 use super::queued::{Failed, NativeAtomic, QueuedOp};
 use super::record::atomic_op_record;
-use crate::op::{Id, Kind, way};
 use crate::proto::emulate::{self, AtomicCall};
 use crate::proto::id;
 use crate::region::Access;
 use crate::request::Outcome;
 use crate::{Error, PostError, Status};
 use std::rc::Rc;
+use tieline_order::{Id, Kind, way};
 use tieline_plugin_api::atomic_op;
 
 /// Returns the offset of the 64-bit word around an atomic's word, and the shift of the atomic's word in it.
@@ -109,12 +109,12 @@ impl EndpointState {
         }
         let native = key.inner.native_atomic(call, fetch);
         if native.is_none() && key.inner.record.device_atomics.is_none() {
-            let control = self.emulating()?;
-            let opened = control.open(if fetch { Kind::Fetch } else { Kind::Atomic });
+            self.emulating()?;
+            let opened = self.open(if fetch { Kind::Fetch } else { Kind::Atomic });
             let request = opened.map_err(|status| self.refused(status))?;
             self.count(|counters| counters.emulated += 1);
             let bytes = emulate::atomic_request(&key.inner.target(offset), call);
-            self.emulate(&control, QueuedOp::ask(id::ATOMIC, request, bytes));
+            self.post(QueuedOp::ask(id::ATOMIC, request, bytes));
             return Ok(self.outcome(request)?);
         }
         if native.is_none() && !key.inner.may_find_more() {
@@ -178,18 +178,10 @@ impl EndpointState {
             if key.may_find_more() {
                 return Ok(false);
             }
+            let error = key.no_device();
             // An operation in flight on the lost lane reports its own result.
-            let error = match op.posted_swap {
-                Some(posted) => {
-                    let ended = self.shared.ops.borrow_mut().take(posted);
-                    let Some(result) = ended else { return Ok(false) };
-                    op.posted_swap = None;
-                    result.err()
-                }
-                None => None,
-            };
-            let error = error.unwrap_or_else(|| key.no_device());
-            self.end_atomic(op, Err(error));
+            let Some(swapped) = self.swapped(op) else { return Ok(false) };
+            self.end_atomic(op, Err(swapped.and_then(Result::err).unwrap_or(error)));
             return Ok(true);
         };
         if !self.may_leave(op.request, op.fenced, native.bit()) {
@@ -210,8 +202,9 @@ impl EndpointState {
     /// swaps the last value found for the operation's result.
     fn attempt_by_swap(&self, native: &ImportedKey, op: &mut NativeAtomic) -> Result<bool, Failed> {
         let (at, shift) = word_around(op.offset, op.call.width);
+        let call = op.call;
         let swap = |guess| -> Result<AtomicCall, Failed> {
-            let operand = op.call.applied(guess, shift).map_err(Failed::by_nobody)?;
+            let operand = call.applied(guess, shift).map_err(Failed::by_nobody)?;
             Ok(AtomicCall { op: atomic_op::COMPARE_SWAP, width: 8, operand, compare: guess })
         };
         if !native.does(&swap(0)?, true) || at + 8 > op.key.record.len {
@@ -219,18 +212,12 @@ impl EndpointState {
             return Ok(true);
         }
         loop {
-            let found = match op.posted_swap {
-                Some(posted) => {
-                    let ended = self.shared.ops.borrow_mut().take(posted);
-                    let Some(result) = ended else { return Ok(false) };
-                    op.posted_swap = None;
-                    match result {
-                        Ok(found) => found,
-                        Err(error) => {
-                            self.end_atomic(op, Err(error));
-                            return Ok(true);
-                        }
-                    }
+            let Some(swapped) = self.swapped(op) else { return Ok(false) };
+            let found = match swapped {
+                Some(Ok(found)) => found,
+                Some(Err(error)) => {
+                    self.end_atomic(op, Err(error));
+                    return Ok(true);
                 }
                 None => {
                     let opened = self.shared.ops.borrow_mut().open_inner(self.index, Kind::Native);
@@ -253,6 +240,14 @@ impl EndpointState {
             }
             op.guess = found;
         }
+    }
+
+    /// Takes the result of the compare-and-swap that a provider executes, if there is one. `None`: it has not ended.
+    fn swapped(&self, op: &mut NativeAtomic) -> Option<Option<Result<u64, Error>>> {
+        let Some(posted) = op.posted_swap else { return Some(None) };
+        let result = self.shared.ops.borrow_mut().take(posted)?;
+        op.posted_swap = None;
+        Some(Some(result))
     }
 
     fn end_atomic(&self, op: &NativeAtomic, result: Result<u64, Error>) {

@@ -1,10 +1,10 @@
-//! Keys by their handles, on the requester's side: the endpoint requests a key that its cache lacks from the key's owner, and
+//! Keys by their handles or numbers, on the requester's side: the endpoint requests a key that its cache lacks from the key's owner, and
 //! caches the key.
 //!
 //! Guarantees:
 //!
-//! * A handle is resolved by an internal message, which the peer's progress or its progress thread answers
-//!   (`mem/region/handle.rs`). The first lookup after the answer imports the key and accesses the table twice. Later lookups cost
+//! * A name is resolved by an internal message, which the peer's progress or its progress thread answers
+//!   (`mem/region/handle.rs`, `numbers.rs`). The first lookup after the answer imports the key and accesses the table twice. Later lookups cost
 //!   one access, while the key is in the cache.
 //! * The cache is bounded: 1,024 keys per endpoint, and the least recently used one is evicted. An evicted key is requested again
 //!   at its next lookup. The cache is released with the last handle of the endpoint, or when the endpoint ends.
@@ -19,18 +19,17 @@ use super::key::RemoteKey;
 use super::known_keys::Key;
 use super::queued::QueuedOp;
 use super::{Endpoint, EndpointState};
-use crate::address::HANDLES;
-use crate::mem::key::KeyRecord;
+use crate::address::{HANDLES, NUMBERS};
+use crate::mem::key::{KeyName, KeyRecord};
 use crate::mem::local::LocalBuffer;
 use crate::proto::handles::key_request;
-use crate::proto::id;
 use crate::region::KeyHandle;
 use crate::request::Outcome;
 use crate::{Error, PostError, Status};
 use std::fmt;
 use std::rc::Rc;
 
-/// The result of [`Endpoint::key_by_handle`].
+/// The result of [`Endpoint::key_by_handle`] and [`Endpoint::key_by_number`].
 #[must_use = "a key may be there, or be asked for"]
 pub enum KeyLookup {
     /// The key, ready for use.
@@ -83,26 +82,31 @@ impl Endpoint {
     /// [`PostError::Correct`] with `Unsupported` if the peer's version does not support handles. [`PostError::Retry`] while the
     /// endpoint has its maximum number of open operations. [`PostError::Reconnect`] if the endpoint has ended.
     pub fn key_by_handle(&self, handle: KeyHandle) -> Result<KeyLookup, PostError> {
-        let ep = &self.inner;
-        ep.check_open()?;
-        let handle = handle.raw();
-        if let Some(key) = ep.known_key(handle) {
-            return Ok(KeyLookup::Known(key));
-        }
-        ep.check_handles()?;
-        let control = ep.emulates()?;
-        let request = LocalBuffer::for_key_request(ep.id.raw(), handle);
-        let opened = ep.shared.ops.borrow_mut().open_key(control.index, request);
-        let asked = opened.map_err(|status| ep.refused(status))?;
-        control.post(QueuedOp::ask(id::KEY, asked, key_request(handle)));
-        Ok(KeyLookup::Asked(control.outcome(asked)?))
+        self.inner.key_by_name(KeyName::Handle(handle.raw()))
+    }
+
+    /// Resolves a number under which the peer has published a region ([`Region::publish`](crate::Region::publish)) to a key, like
+    /// [`Endpoint::key_by_handle`]. The keys of numbers and of handles share the cache of the endpoint.
+    ///
+    /// The peer's application may publish another region under the same number later. The cached key of the earlier region is then
+    /// refused by the target as `KeyRejected`, and the next lookup requests the number again. If the earlier region still exists, its
+    /// cached key stays in use.
+    ///
+    /// # Errors
+    /// The errors of [`Endpoint::key_by_handle`]. A request for a number without a region ends as `KeyRejected`.
+    pub fn key_by_number(&self, number: u64) -> Result<KeyLookup, PostError> {
+        self.inner.key_by_name(KeyName::Number(number))
     }
 }
 
 impl EndpointState {
     /// Parses a key and checks that it belongs to this endpoint's peer.
     pub(super) fn key_of_peer(&self, bytes: &[u8]) -> Result<KeyRecord, Error> {
-        let record = KeyRecord::parse(bytes)?;
+        self.checked_key(KeyRecord::parse(bytes)?)
+    }
+
+    /// Checks that a key belongs to this endpoint's peer.
+    pub(super) fn checked_key(&self, record: KeyRecord) -> Result<KeyRecord, Error> {
         if record.context == self.address.context {
             return Ok(record);
         }
@@ -114,27 +118,38 @@ impl EndpointState {
         ))
     }
 
-    fn check_handles(&self) -> Result<(), Error> {
-        let (major, minor) = self.address.messages;
-        if minor >= HANDLES {
-            return Ok(());
+    /// Returns the cached key of this name, or requests it.
+    fn key_by_name(self: &Rc<Self>, name: KeyName) -> Result<KeyLookup, PostError> {
+        self.check_open()?;
+        if let Some(key) = self.known_key(name) {
+            return Ok(KeyLookup::Known(key));
         }
-        Err(Error::new(
-            Status::Unsupported,
-            format!("a key of {} by its handle", self.address.label()),
-            format!(
-                "it speaks {major}.{minor} of the library's messages, and {major}.{HANDLES} is the first with key handles"
-            ),
-            "carry the region's remote key, and import it on the endpoint",
-        ))
+        self.check_names(name)?;
+        let _ = self.emulates()?;
+        let request = LocalBuffer::for_key_request(self.id.raw(), name);
+        let opened = self.shared.ops.borrow_mut().open_key(self.index, request);
+        let asked = opened.map_err(|status| self.refused(status))?;
+        let (message, bytes) = key_request(name);
+        self.post(QueuedOp::ask(message, asked, bytes));
+        Ok(KeyLookup::Asked(self.outcome(asked)?))
     }
 
-    /// Returns the cached key of a handle, and imports the key if that has not been done yet.
-    fn known_key(self: &Rc<Self>, handle: u64) -> Option<RemoteKey> {
+    fn check_names(&self, name: KeyName) -> Result<(), Error> {
+        let (first, by, which) = match name {
+            KeyName::Handle(_) => (HANDLES, "handle", "key handles"),
+            KeyName::Number(_) => (NUMBERS, "number", "keys by numbers"),
+        };
+        let what = |peer: &str| format!("a key of {peer} by its {by}");
+        let fix = "carry the region's remote key, and import it on the endpoint";
+        self.check_speaks(first, what, which, fix)
+    }
+
+    /// Returns the cached key of a name, and imports the key if that has not been done yet.
+    fn known_key(self: &Rc<Self>, name: KeyName) -> Option<RemoteKey> {
         self.forget_refused();
         let record = {
             let mut keys = self.known_keys.keys.borrow_mut();
-            match keys.as_mut()?.used(handle)? {
+            match keys.as_mut()?.used(name)? {
                 Key::Imported(key) => return Some(key.clone()),
                 Key::Told(record) => record.clone(),
             }
@@ -144,34 +159,31 @@ impl EndpointState {
         let imported = Key::Imported(key.clone());
         let before = {
             let mut keys = self.known_keys.keys.borrow_mut();
-            let place = keys.as_mut().and_then(|keys| keys.used(handle));
+            let place = keys.as_mut().and_then(|keys| keys.used(name));
             place.map(|place| std::mem::replace(place, imported))
         };
         drop(before);
         Some(key)
     }
 
-    /// Handles the owner's answer to a request for a key by its handle.
-    pub(crate) fn key_told(&self, handle: u64, bytes: &[u8]) -> Result<(), Error> {
+    /// Handles the owner's answer to a request for a key by its name.
+    pub(crate) fn key_told(&self, name: KeyName, bytes: &[u8]) -> Result<(), Error> {
         let record = self.key_of_peer(bytes)?;
         if !self.is_alive() || self.handles.count.get() == 0 {
             // The endpoint has ended, or no handle is left that could look the key up.
             return Ok(());
         }
         self.forget_refused();
-        let gone = self.known_keys.keys.borrow_mut().get_or_insert_default().keep(handle, record);
+        let gone = self.known_keys.keys.borrow_mut().get_or_insert_default().keep(name, record);
         // If the evicted key was imported, its drop may call providers.
         drop(gone);
         Ok(())
     }
 
-    /// Records that an operation was refused as `KeyRejected`, on this endpoint or on the one to the peer's service worker.
+    /// Records that an operation was refused as `KeyRejected`.
     #[cold]
     pub(crate) fn key_refused(&self) {
         self.known_keys.refused.set(true);
-        if let Some(user) = self.user() {
-            user.known_keys.refused.set(true);
-        }
     }
 
     fn forget_refused(&self) {

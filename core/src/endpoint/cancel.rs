@@ -2,21 +2,20 @@
 //! provider is called. `announce.rs` withdraws rendezvous messages.
 
 use super::EndpointState;
+use super::backlog::Backlog;
 use super::queued::QueuedOp;
-use crate::op::Id;
 use crate::proto::id;
 use crate::{Error, Status};
+use tieline_order::Id;
 
 impl QueuedOp {
     /// Checks whether this queue entry is operation `id` and has not begun, regardless of the lane for which it waits. A
     /// notification is posted after its put, so neither it nor a put with a notification is removed.
     fn could_be_left_out(&self, id: Id) -> bool {
         match self {
-            QueuedOp::Forward { op: Some(op), .. } => op.could_be_left_out(id),
             QueuedOp::FlushLanes { .. } | QueuedOp::Notify { .. } => false,
             // This message already withdraws the operation.
             QueuedOp::Message { id: id::WITHDRAW, .. } => false,
-            QueuedOp::Put(op) => op.request == id && op.sent == 0 && op.notify.is_none(),
             QueuedOp::Native(op) => {
                 op.request == id && op.posted == 0 && !op.begun && op.notify.is_none()
             }
@@ -29,24 +28,19 @@ impl QueuedOp {
 impl EndpointState {
     /// Checks whether an operation waits in this queue and has not begun.
     pub(crate) fn could_leave_out(&self, id: Id) -> bool {
-        self.queue.borrow().iter().any(|op| op.could_be_left_out(id))
+        let waits = |queue: &Backlog| queue.entries().iter().any(|op| op.could_be_left_out(id));
+        waits(&self.queue) || waits(&self.requests)
     }
 
     /// Removes a queued operation, which ends as canceled.
     pub(crate) fn leave_out(&self, id: Id) {
-        let mut queue = self.queue.borrow_mut();
-        let at = queue.iter().position(|op| op.could_be_left_out(id));
-        let Some(op) = at.and_then(|at| queue.remove(at)) else { return };
-        drop(queue);
-        self.uncount(&op);
-        let (op, error) = (
-            op.not_forwarded(),
-            Error::new(
-                Status::Canceled,
-                format!("an operation for {}", self.name()),
-                "it was removed from the queue before it had begun",
-                "",
-            ),
+        let take = |queue: &Backlog| queue.remove(|op| op.could_be_left_out(id));
+        let Some(op) = take(&self.queue).or_else(|| take(&self.requests)) else { return };
+        let error = Error::new(
+            Status::Canceled,
+            format!("an operation for {}", self.name()),
+            "it was removed from the queue before it had begun",
+            "",
         );
         self.shared.with_ops(|ops| {
             if let Some(unsaid) = op.unsaid() {
@@ -59,10 +53,8 @@ impl EndpointState {
     /// Requests the cancellation of an operation from the provider of this interface, on the endpoints that the operation may have
     /// used, until one of them has it. `Invalid`: the provider does not have the operation any more.
     pub(crate) fn ask_to_cancel(&self, id: Id, interface: usize) -> Result<(), Status> {
-        let mut raws: Vec<_> = self.raws_over(interface).collect();
-        for control in self.open_control().iter().chain(self.past_controls.borrow().iter()) {
-            raws.extend(control.raws_over(interface));
-        }
+        let mut raws = Vec::new();
+        self.each_way(|one| raws.extend(one.lanes.over(interface).map(|lane| lane.raw)));
         let mut result = Err(Status::Invalid);
         for raw in raws {
             let code = raw.cancel(id.raw());

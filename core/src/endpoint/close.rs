@@ -1,12 +1,10 @@
 //! Closing an endpoint by the application: after its posted operations, or immediately.
 
-use super::queued::QueuedOp;
 use super::{Endpoint, EndpointState, State};
 use crate::error::Scope;
-use crate::registry::abi::RawEndpoint;
 use crate::request::Outcome;
 use crate::{Error, PostError, Status};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 /// The treatment of pending operations on an endpoint that is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,7 +51,7 @@ impl Endpoint {
         match how {
             Close::Flush => self.inner.close_behind().map_err(|error| self.inner.refused(error)),
             Close::Cancel => {
-                self.inner.shared.core.check_process("an endpoint")?;
+                self.inner.shared.check_process("an endpoint")?;
                 self.inner.give_up();
                 Ok(Outcome::Done(0))
             }
@@ -81,8 +79,7 @@ impl EndpointState {
         if self.state.get() == State::Ready {
             self.state.set(State::Queueing);
         }
-        let keys: Vec<_> = self.keys.borrow().iter().filter_map(Weak::upgrade).collect();
-        keys.iter().for_each(|key| key.update_fast_path());
+        self.live_keys().iter().for_each(|key| key.update_fast_path());
         let flush = match &outcome {
             Outcome::Pending(flush) => Some(flush.id),
             Outcome::Done(_) => None,
@@ -98,11 +95,9 @@ impl EndpointState {
         }
         self.withdraw_all();
         self.state.set(State::Closed);
-        self.message.set(RawEndpoint::nowhere());
+        self.message.leave();
         *self.error.borrow_mut() = Some(closed());
-        // Queued operations hold buffers and keys, whose drops may access the endpoint again.
-        let queued = std::mem::take(&mut *self.queue.borrow_mut());
-        self.queued_bytes.set(0);
+        let queued = self.take_queues();
         let error = Error::new(
             Status::Canceled,
             format!("an operation for {}", self.name()),
@@ -110,18 +105,12 @@ impl EndpointState {
             "",
         );
         let unfinished = self.shared.with_ops(|ops| ops.cancel_owner(self.index, &error));
-        for inner in queued.iter().filter_map(QueuedOp::inner_request) {
-            self.shared.ops.borrow_mut().forget(inner);
-        }
-        drop(queued);
+        self.drop_entries(queued);
         self.forget_keys();
         self.hold(unfinished);
         // Answers to the peer take another route.
         for waiting in self.take_answers() {
             self.worker.answer_lost(self, waiting, Status::Closed);
-        }
-        if let Some(control) = self.open_control() {
-            control.give_up();
         }
         self.worker.answer_another_way(self);
     }

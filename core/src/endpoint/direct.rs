@@ -2,33 +2,24 @@
 //! empty, and no better lane may be found.
 
 use super::EndpointState;
-use super::fast_path::FastPath;
-use super::key::ImportedKey;
 use super::post::Transfer;
-use super::rails::SHARED_FROM;
 use super::record::{Completion, rma_op};
 use crate::mem::local::{LocalBuffer, Memory};
 use crate::request::{Outcome, Request};
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, PENDING};
 
-impl FastPath {
-    /// Opens this path over a lane that completes operations later, or closes it.
-    pub(super) fn set_direct(&self, native: Option<ImportedKey>) {
-        let longest = |put| native.map_or(0, |native| native.most(put).min(SHARED_FROM - 1));
-        self.direct[0].set(longest(true));
-        self.direct[1].set(longest(false));
-        self.caps.set(native.map_or(0, |native| native.caps));
-    }
-}
-
 impl EndpointState {
-    /// Posts one put or get. The operation holds its memory from before the module is called until it has ended.
+    /// Posts one put or get. The operation holds its memory from before the module is called until it has ended. `FOLLOWED`: another
+    /// operation on the same lane follows immediately.
     ///
     /// # Errors
     /// The status of a module that did not accept the operation, or `OK` if no module was called; the slow path determines
     /// the reason.
-    pub(super) fn post_direct(&self, transfer: &Transfer<'_>) -> Result<Outcome, i32> {
+    pub(super) fn post_direct<const FOLLOWED: bool>(
+        &self,
+        transfer: &Transfer<'_>,
+    ) -> Result<Outcome, i32> {
         let &Transfer { put, local, at, len, key, offset, completion } = transfer;
         let fast = &key.inner.fast;
         if fast.asks.get() {
@@ -53,7 +44,7 @@ impl EndpointState {
         let opened = self.shared.ops.borrow_mut().open_held(self.index, interface, held);
         // The caller has a handle of this memory, so releasing it here runs no code of the application.
         let id = opened.map_err(|_| OK)?;
-        let op = rma_op(&iov, fast.key.get(), offset, id.raw(), completion);
+        let op = rma_op(&iov, fast.key.get(), offset, id.raw(), completion).followed(FOLLOWED);
         let code = if put { fast.put(&op) } else { fast.get(&op) };
         if code != PENDING && code != OK {
             return self.not_pending(id, code);

@@ -1,19 +1,17 @@
 //! The end of an endpoint: its cause, its consequences, and its remaining objects.
 
-use super::flush::ends_service;
 use super::queued::{Failed, QueuedOp};
 use super::{EndpointState, Owner, State};
 use crate::error::Scope;
-use crate::op::held::Through;
 use crate::proto::emulate::{KEEP_MAPPED, refused};
-use crate::registry::abi::RawEndpoint;
 use crate::sys::Refusal;
 use crate::{Error, Status};
-use std::rc::{Rc, Weak};
+use std::collections::VecDeque;
+use tieline_order::held::Through;
 
 impl EndpointState {
     pub(crate) fn check_alive(&self) -> Result<(), Error> {
-        self.shared.core.check_process("an endpoint")?;
+        self.shared.check_process("an endpoint")?;
         match self.state.get() {
             State::Failed | State::Closed => Err(self.dead_error()),
             _ => Ok(()),
@@ -104,31 +102,23 @@ impl EndpointState {
         self.failed(self.by_message_lane(status))
     }
 
-    /// Ends the endpoint: its pending operations complete with `error`, unless another endpoint takes them over.
+    /// Ends the endpoint: its pending operations complete with `error`. So do those of other endpoints that it carries.
     pub(crate) fn fail(&self, error: Error) {
-        if matches!(self.state.get(), State::Failed | State::Closed) {
-            // A lane of this endpoint may still be in use by its user.
-            return self.lost_for_its_user(None, &error);
+        if !self.is_alive() {
+            return;
         }
         let is_new = self.state.get() == State::New;
         let error = if is_new { self.with_refusal_before(error) } else { error };
         let error = self.worker.with_exit(&self.address.entry.worker, error.of(Scope::Connection));
-        if is_new && ends_service(&error) {
-            self.hand_over();
-        }
         self.state.set(State::Failed);
-        self.message.set(RawEndpoint::nowhere());
+        self.message.leave();
         *self.error.borrow_mut() = Some(error.clone());
         self.worker.endpoint_failed(self, &error);
         self.tell_of_failure(&error);
-        // Queued operations hold buffers and keys, whose drops may access the endpoint again.
-        let queued = std::mem::take(&mut *self.queue.borrow_mut());
-        self.queued_bytes.set(0);
+        let queued = self.take_queues();
         let unfinished = self.shared.with_ops(|ops| ops.fail_owner(self.index, &error));
-        for inner in queued.iter().filter_map(QueuedOp::inner_request) {
-            self.shared.ops.borrow_mut().forget(inner);
-        }
-        drop(queued);
+        self.drop_entries(queued);
+        self.fail_users(is_new, &error);
         self.forget_keys();
         self.hold(unfinished);
         if error.status() != Status::PeerFailed {
@@ -137,61 +127,33 @@ impl EndpointState {
             }
         }
         self.worker.clone().end_circuits(self, &error);
-        self.lost_for_its_user(None, &error);
         if self.owner != Owner::Circuit {
             self.worker.service_peer_lost(self.address.entry.worker, &error);
-        }
-        if let Some(control) = self.open_control() {
-            control.fail(error);
         }
         self.worker.answer_another_way(self);
     }
 
-    /// Notifies the user of this endpoint to a peer's service worker that the endpoint has failed, or that it has lost its lanes
-    /// over one interface.
-    pub(super) fn lost_for_its_user(&self, interface: Option<usize>, error: &Error) {
-        let user = if self.reaches_memory.get() { self.user() } else { None };
-        if let Some(user) = user {
-            user.control_failed(self, interface, error);
+    /// Takes the queued operations of an ended endpoint.
+    pub(super) fn take_queues(&self) -> VecDeque<QueuedOp> {
+        let mut queued = self.queue.take();
+        queued.append(&mut self.requests.take());
+        queued
+    }
+
+    /// Drops the queued operations of an ended endpoint. They hold buffers and keys, whose drops may access the endpoint again.
+    pub(super) fn drop_entries(&self, queued: VecDeque<QueuedOp>) {
+        for inner in queued.iter().filter_map(QueuedOp::inner_request) {
+            self.shared.ops.borrow_mut().forget(inner);
         }
-    }
-
-    /// Returns the endpoint that uses this endpoint to a peer's service worker.
-    pub(crate) fn user(&self) -> Option<Rc<EndpointState>> {
-        // The endpoint may be one that another has replaced: keys imported before still use its lanes.
-        let is_this = |control: &Rc<EndpointState>| std::ptr::eq(&**control, self);
-        let serves = |of: &Rc<EndpointState>| {
-            of.open_control().is_some_and(|control| is_this(&control))
-                || of.past_controls.borrow().iter().any(is_this)
-        };
-        // If the user does not exist any more, its index may belong to another endpoint.
-        let user = self.worker.endpoint_at(self.user.get()?);
-        user.filter(|user| serves(user) && user.is_alive())
-    }
-
-    /// Hands the queued operations of an endpoint whose service worker is gone, and to which nothing was sent, to the endpoint to
-    /// the peer's own worker. These operations are queued ahead of that endpoint's own, which may wait for them.
-    fn hand_over(&self) {
-        let waits = self.shared.ops.borrow().open_of(self.index) > 0;
-        let Some(user) = waits.then(|| self.user()).flatten() else { return };
-        self.handed_over.set(true);
-        self.shared.with_ops(|ops| ops.hand_over(self.index, user.index));
-        let queued = std::mem::take(&mut *self.queue.borrow_mut());
-        queued.into_iter().rev().for_each(|op| user.put_first(op));
     }
 
     /// Handles a provider that broke its contract: no function of this interface is called again, even if this endpoint failed
     /// before.
     pub(crate) fn cut_off(&self, interface: usize, error: &Error) {
-        for lanes in [&self.lanes, &self.past_lanes] {
-            let mut lanes = lanes.borrow_mut();
-            lanes.iter_mut().filter(|l| l.interface == interface).for_each(|l| l.raw.fail());
-        }
+        self.lanes.cut_off(interface);
         let message = self.route.message().is_some_and(|pair| pair.interface == interface);
         if message && self.is_alive() && self.state.get() != State::New {
-            let mut raw = self.message.get();
-            raw.fail();
-            self.message.set(raw);
+            self.message.cut_off();
         }
         self.retire_keys(interface, true);
         let unfinished = self.shared.with_ops(|ops| ops.fail_posted(self.index, interface, error));
@@ -222,10 +184,7 @@ impl EndpointState {
     }
 
     fn retire_keys(&self, interface: usize, broken: bool) {
-        let keys: Vec<_> = self.keys.borrow().iter().filter_map(Weak::upgrade).collect();
-        for key in keys {
-            key.retire(interface, broken);
-        }
+        self.live_keys().iter().for_each(|key| key.retire(interface, broken));
     }
 }
 
@@ -233,21 +192,14 @@ impl Drop for EndpointState {
     fn drop(&mut self) {
         self.withdraw_all();
         self.state.set(State::Closed);
-        if !self.all_circuits().is_empty() {
-            self.shared.orphan(self.index, |interface| self.through(interface));
-        }
+        self.shared.orphan(self.index, |interface| self.through(interface));
         let error = Error::from_status(Status::Canceled);
         let unfinished = self.shared.with_ops(|ops| ops.cancel_owner(self.index, &error));
         self.hold(unfinished);
+        self.drop_kept_keys();
         if self.shared.same_process() {
-            self.unasked_circuits().into_iter().for_each(|at| self.worker.leave_unasked(at));
-            for lanes in [&self.lanes, &self.past_lanes] {
-                lanes
-                    .borrow_mut()
-                    .drain(..)
-                    .filter(|lane| lane.owned)
-                    .for_each(|lane| lane.close());
-            }
+            self.unasked_circuits().into_iter().for_each(|at| self.worker.leave_unasked(at, self));
+            self.lanes.close();
             self.worker.release_circuits(self);
             self.shared.provider_closed(Through::Endpoint(self.id));
         }

@@ -1,8 +1,8 @@
 //! The fast paths of a key's operations, for cases without a choice.
 
-use crate::registry::abi::RawEndpoint;
 use std::cell::Cell;
 use std::ffi::c_void;
+use tieline_host::abi::RawEndpoint;
 
 /// The values that the fast path of an operation needs; every choice is made in advance.
 pub(super) struct FastPath {
@@ -22,6 +22,8 @@ pub(super) struct FastPath {
     pub(super) asks: Cell<bool>,
     /// The bit of the fast path's lane; see `order`.
     pub(super) way: Cell<u64>,
+    /// Whether one call takes many puts or gets of this path.
+    pub(super) lists: Cell<bool>,
     /// The maximum number of pieces of local memory in one call.
     pub(super) max_iov: Cell<usize>,
     /// The bound below which the fast path delivers notification words; 0: none.
@@ -44,6 +46,7 @@ impl FastPath {
             caps: Cell::new(0),
             asks: Cell::new(false),
             way: Cell::new(0),
+            lists: Cell::new(false),
             max_iov: Cell::new(1),
             words: Cell::new(0),
             post: Cell::new([0; 2]),

@@ -17,7 +17,7 @@ impl EndpointState {
             self.shared.part(request, Ok(0));
             true
         };
-        let gathered = self.max_zcopy.get();
+        let gathered = self.message.max_gathered();
         let pair = self.route.message().filter(|_| gathered > 0 && len <= gathered);
         let attr = pair.map(|pair| (pair.interface, &self.shared.interfaces[pair.interface].attr));
         let gathers = |max_iov: u32| pieces.within(0, len, max_iov as usize) == len;

@@ -1,14 +1,18 @@
 //! The state of an endpoint. The state refers to the endpoint's operations, keys and worker, and they refer to the state.
 
+use super::backlog::Backlog;
 use super::counters::EndpointCounters;
+use super::fetch::KeptKeys;
 use super::key::{KeyInner, RemoteKey};
 use super::known_keys::KnownKeys;
+use super::lane::Lanes;
+use super::message_lane::MessageLane;
 use super::queued::{Failed, QueuedOp, Waiting};
 use super::route::{ModulePair, Route};
+use super::service::ServiceWorker;
 use crate::address::WorkerAddress;
 use crate::interface::LaneLimits;
-use crate::op::{Id, Kind, Order};
-use crate::registry::abi::{PackBuffer, RawEndpoint};
+use crate::mem::region::PartsOfTransient;
 use crate::request::{Outcome, Request};
 use crate::shared::{Shared, Unanswered};
 use crate::worker::WorkerState;
@@ -18,8 +22,8 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::time::Instant;
-use tieline_plugin_api::OK;
+use tieline_host::abi::{PackBuffer, RawEndpoint};
+use tieline_order::{Id, Kind, Order};
 
 /// The state of an endpoint. Messages take their fast path only in `Ready`; puts, gets and atomics also in `New`, while nothing is
 /// queued.
@@ -40,16 +44,6 @@ pub(crate) enum Owner {
     Library,
     /// A circuit: the endpoint carries only the answers to requests that came over that circuit.
     Circuit,
-}
-
-/// An open lane of this endpoint.
-#[derive(Clone, Copy)]
-pub(crate) struct Lane {
-    pub(crate) interface: usize,
-    pub(crate) raw: RawEndpoint,
-    pub(crate) limits: LaneLimits,
-    /// Whether the lane is closed with this endpoint; the worker owns circuits and closes them.
-    pub(super) owned: bool,
 }
 
 /// The packing state of an endpoint.
@@ -75,11 +69,7 @@ pub(super) struct Handles {
 /// again and end it. During a borrow providers may be called: the only functions that they call are packers.
 pub(crate) struct EndpointState {
     pub(crate) state: Cell<State>,
-    pub(crate) message: Cell<RawEndpoint>,
-    pub(crate) max_short: Cell<usize>,
-    pub(super) max_packed: Cell<usize>,
-    /// The longest message that the open message lane gathers in place.
-    pub(super) max_zcopy: Cell<usize>,
+    pub(super) message: MessageLane,
     pub(crate) shared: Rc<Shared>,
     pub(super) worker: Rc<WorkerState>,
     /// The endpoint's number, which is also the cookie of the lanes that it owns. A lane over a circuit has the circuit's number.
@@ -95,43 +85,41 @@ pub(crate) struct EndpointState {
     pub(super) word: Cell<u64>,
     /// Whether a packer of the application is writing into a buffer of its message lane.
     pub(super) packing: Cell<Packing>,
-    /// Whether keys of other endpoints use the lanes of this endpoint.
+    /// Whether keys of this endpoint use lanes to the peer's service worker.
     pub(super) reaches_memory: Cell<bool>,
-    pub(super) lanes: RefCell<Vec<Lane>>,
-    /// The lanes that are no longer used; see `turned_away`.
-    pub(super) past_lanes: RefCell<Vec<Lane>>,
+    pub(super) lanes: Lanes,
     /// The reason why an earlier message lane was refused, for the error if no other lane can be opened.
     pub(super) refused_before: RefCell<Option<String>>,
     /// The messages that the peer has not received, while the lane that had accepted them ends.
     pub(super) returned: RefCell<Vec<QueuedOp>>,
-    pub(super) queue: RefCell<VecDeque<QueuedOp>>,
-    pub(super) queued_bytes: Cell<usize>,
+    pub(super) queue: Backlog,
     /// The number of bytes that copies for open rendezvous messages occupy.
     pub(super) announced_bytes: Arc<AtomicUsize>,
     /// The answers to the peer's requests, which progress sends before the endpoint's queued operations.
     pub(super) answers: RefCell<VecDeque<Waiting>>,
     pub(crate) busy: Cell<bool>,
     pub(super) error: RefCell<Option<Error>>,
-    /// The endpoint to the peer's service worker, if the peer has one.
-    pub(super) control: RefCell<Option<Rc<EndpointState>>>,
-    /// The index of the endpoint that uses this endpoint to a service worker. After the user is dropped, the index may belong to
-    /// another endpoint.
-    pub(super) user: Cell<Option<usize>>,
-    /// The time since which the service worker is unreachable and the peer's own worker serves instead.
-    pub(super) unserved: Cell<Option<Instant>>,
+    /// The peer's service worker, if the peer has one.
+    pub(super) service_worker: OnceCell<Rc<ServiceWorker>>,
+    /// The service worker to which this endpoint leads for other endpoints.
+    pub(super) leads_to: OnceCell<Weak<ServiceWorker>>,
+    /// The requests of emulation for the peer's service worker.
+    pub(super) requests: Backlog,
     /// Whether the worker is closing and checks for further sends; see `watch_for_more`.
     pub(super) watched: Cell<bool>,
     /// Whether the application has closed the endpoint after the operations posted before. A closed endpoint accepts no posts apart
     /// from flushes, and no fast path is taken.
     pub(super) closing: Cell<bool>,
-    /// Whether another endpoint took over the open operations when this endpoint failed; none of them is lost.
-    pub(crate) handed_over: Cell<bool>,
-    /// The earlier, failed endpoints to the service worker, whose lanes keys may still use.
-    pub(super) past_controls: RefCell<Vec<Rc<EndpointState>>>,
+    /// Whether this endpoint to a service worker failed before anything was sent to it.
+    pub(crate) lost_nothing: Cell<bool>,
     /// The order that flush and fence have to keep.
     pub(super) order: Order,
     /// The keys imported on this endpoint, from which the lanes of a broken provider are removed.
     pub(super) keys: RefCell<Vec<Weak<KeyInner>>>,
+    /// The keys of the peer's last rendezvous messages.
+    pub(super) kept_keys: KeptKeys,
+    /// The parts of transient registrations that were sent to this peer, for the next messages from the same memory.
+    pub(crate) sent_parts: PartsOfTransient,
     /// The keys that were requested from the peer by their handles.
     pub(super) known_keys: KnownKeys<RemoteKey>,
     /// The small operations that the peer's worker has not answered yet; empty before the first one.
@@ -160,10 +148,7 @@ impl EndpointState {
         let limits = each.reduce(LaneLimits::for_messages_of_either);
         EndpointState {
             state: Cell::new(State::New),
-            message: Cell::new(RawEndpoint::nowhere()),
-            max_short: Cell::new(limits.map_or(0, |limits| limits.max_short)),
-            max_packed: Cell::new(limits.map_or(0, |limits| limits.max_packed)),
-            max_zcopy: Cell::new(0),
+            message: MessageLane::unopened(limits),
             shared,
             worker,
             id,
@@ -175,25 +160,24 @@ impl EndpointState {
             word: Cell::new(0),
             packing: Cell::default(),
             reaches_memory: Cell::new(false),
-            lanes: RefCell::default(),
-            past_lanes: RefCell::default(),
+            lanes: Lanes::default(),
             refused_before: RefCell::default(),
             returned: RefCell::default(),
-            queue: RefCell::default(),
-            queued_bytes: Cell::new(0),
+            queue: Backlog::default(),
             announced_bytes: Arc::default(),
             answers: RefCell::default(),
             busy: Cell::new(false),
             error: RefCell::default(),
-            control: RefCell::default(),
-            user: Cell::new(None),
-            unserved: Cell::new(None),
+            service_worker: OnceCell::new(),
+            leads_to: OnceCell::new(),
+            requests: Backlog::default(),
             watched: Cell::new(false),
             closing: Cell::new(false),
-            handed_over: Cell::new(false),
-            past_controls: RefCell::default(),
+            lost_nothing: Cell::new(false),
             order: Order::default(),
             keys: RefCell::default(),
+            kept_keys: KeptKeys::default(),
+            sent_parts: PartsOfTransient::default(),
             known_keys: KnownKeys::default(),
             unanswered: OnceCell::new(),
             unhelped: Cell::new(0),
@@ -222,13 +206,7 @@ impl EndpointState {
 
     /// Posts a message in the form that the lane supports for its length. The queue is not checked.
     pub(crate) fn message_now(&self, id: u16, header: u64, payload: &[u8]) -> Result<(), Status> {
-        if payload.len() <= self.max_short.get() {
-            return match self.message.get().am_short(u32::from(id), header, payload) {
-                OK => Ok(()),
-                code => Err(Status::from_code(code)),
-            };
-        }
-        self.pack_now(id, header, payload.len(), |out| out.put(payload))
+        self.message.post(id, header, payload)
     }
 
     /// Posts a packed message to the lane. The queue is not checked.
@@ -237,20 +215,20 @@ impl EndpointState {
         id: u16,
         header: u64,
         max: usize,
-        mut pack: impl FnMut(&mut PackBuffer<'_>) -> Result<(), Status>,
+        pack: impl FnMut(&mut PackBuffer<'_>) -> Result<(), Status>,
     ) -> Result<(), Status> {
-        self.message.get().am_packed(u32::from(id), header, max, &mut pack).map(|_| ())
+        self.message.pack(id, header, max, pack)
     }
 
     /// Returns the length of the longest eager message.
     pub(super) fn most(&self) -> usize {
-        self.max_packed.get().max(self.max_short.get())
+        self.message.most()
     }
 
     /// Returns the maximum payload of one packed message after an internal header of `head` bytes. In every registered module with
     /// packed messages the payload exceeds the header. A module without packed messages cannot carry messages in pieces.
     pub(crate) fn most_behind(&self, head: usize) -> Result<usize, Status> {
-        self.max_packed.get().checked_sub(head).filter(|&n| n > 0).ok_or(Status::Unsupported)
+        self.message.max_packed().checked_sub(head).filter(|&n| n > 0).ok_or(Status::Unsupported)
     }
 
     pub(crate) fn is_alive(&self) -> bool {
@@ -266,10 +244,15 @@ impl EndpointState {
         keys.push(Rc::downgrade(key));
     }
 
+    /// Returns the keys imported on this endpoint that still exist.
+    pub(super) fn live_keys(&self) -> Vec<Rc<KeyInner>> {
+        self.keys.borrow().iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Returns the lanes that are closed with the endpoint. Circuits belong to the worker.
     pub(crate) fn own_lanes(&self) -> Vec<(usize, RawEndpoint)> {
-        let lanes = self.lanes.borrow();
-        lanes.iter().filter(|lane| lane.owned).map(|lane| (lane.interface, lane.raw)).collect()
+        let lanes = self.lanes.all().into_iter().filter(|lane| lane.owned);
+        lanes.map(|lane| (lane.interface, lane.raw)).collect()
     }
 
     /// Returns the endpoint's name for display.
@@ -285,25 +268,13 @@ impl EndpointState {
         }
     }
 
-    /// Returns the endpoint to the peer's service worker, if one was made; it may have failed.
-    pub(super) fn open_control(&self) -> Option<Rc<EndpointState>> {
-        self.control.borrow().clone()
-    }
-
     /// Attributes a failure to the message lane.
     pub(crate) fn by_message_lane(&self, status: Status) -> Failed {
         Failed { status, interface: self.route.message().map(|pair| pair.interface) }
     }
 
-    /// Returns the endpoint's lane over an interface, at most one.
-    pub(super) fn raws_over(&self, interface: usize) -> impl Iterator<Item = RawEndpoint> + use<> {
-        let lanes = self.lanes.borrow();
-        let raw = lanes.iter().find(|lane| lane.interface == interface).map(|lane| lane.raw);
-        raw.into_iter()
-    }
-
     /// Checks whether a lane over this interface is open.
     pub(crate) fn has_lane(&self, interface: usize) -> bool {
-        self.lanes.borrow().iter().any(|lane: &Lane| lane.interface == interface)
+        self.lanes.over(interface).is_some()
     }
 }

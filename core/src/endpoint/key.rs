@@ -2,17 +2,17 @@
 
 use super::EndpointState;
 use super::fast_path::FastPath;
-use super::rails::{SHARED_FROM, split};
+use super::rails::split;
 use super::route::ModulePair;
 use crate::Status;
 use crate::mem::key::KeyRecord;
-use crate::op::way;
 use crate::proto::emulate::Target;
 use crate::region::Access;
-use crate::registry::abi::RawEndpoint;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::rc::Rc;
+use tieline_host::abi::RawEndpoint;
+use tieline_order::way;
 use tieline_plugin_api::{caps, cost_class};
 
 /// A lane to a region. Posting on it needs no further choice.
@@ -22,9 +22,9 @@ pub(crate) struct ImportedKey {
     pub(crate) key: *mut c_void,
     pub(crate) interface: usize,
     /// The part of the key that the lane's provider imported.
-    part: usize,
+    pub(super) part: usize,
     /// Whether the imported key serves other endpoints of its interface, too.
-    shared: bool,
+    pub(super) shared: bool,
     /// The lane's rank among the lanes to the peer's memory.
     pub(super) rank: usize,
     pub(super) caps: u64,
@@ -64,54 +64,31 @@ impl ImportedKey {
         }
     }
 
+    /// Returns a lane that completes operations later, has no limits, and calls no module.
+    #[cfg(test)]
+    pub(super) fn for_tests() -> ImportedKey {
+        ImportedKey {
+            raw: RawEndpoint::nowhere(),
+            key: std::ptr::null_mut(),
+            interface: 0,
+            part: 0,
+            shared: false,
+            rank: 0,
+            caps: 0,
+            synchronous: false,
+            settled: false,
+            post: [0; 2],
+            fetch: [0; 2],
+            max: [0; 2],
+            max_short_put: 0,
+            max_iov: 1,
+            words: 0,
+        }
+    }
+
     /// Checks whether the lane loads from and stores to mapped memory.
     pub(crate) fn maps_memory(&self) -> bool {
         self.synchronous && self.caps & caps::OWN_MEMORY_ONLY != 0
-    }
-}
-
-/// Returns the length of the longest put whose bytes the module consumes within the call. Such puts are never divided between
-/// rails.
-fn short_puts(native: ImportedKey) -> usize {
-    native.most(true).min(native.max_short_put).min(SHARED_FROM - 1)
-}
-
-impl FastPath {
-    /// Opens the fast path over `native`, or closes it. `small`: some puts and gets use messages instead. Then puts and gets do not
-    /// complete on the fast path within the call; those that complete later check each length.
-    fn set(&self, native: Option<ImportedKey>, small: bool, assist_size: usize) {
-        let native = native.filter(|native| native.settled);
-        let posts = native.filter(|native| !native.synchronous && !small);
-        self.short_puts.set(posts.map_or(0, short_puts));
-        if let Some(native) = native {
-            self.raw.set(native.raw);
-            self.key.set(native.key);
-            self.interface.set(native.interface);
-            self.way.set(way::lane(native.rank));
-        }
-        self.set_direct(native.filter(|native| !native.synchronous));
-        let Some(native) = native.filter(|native| native.synchronous) else {
-            self.put_below.set(0);
-            self.get_below.set(0);
-            self.words.set(0);
-            self.post.set([0; 2]);
-            self.fetch.set([0; 2]);
-            return;
-        };
-        let shared = native.caps & caps::OWN_MEMORY_ONLY == 0;
-        let below = |max: usize| {
-            if small {
-                return 0;
-            }
-            let max = if max == 0 { usize::MAX } else { max.saturating_add(1) };
-            if shared { max.min(assist_size) } else { max }
-        };
-        self.put_below.set(below(native.max[0]));
-        self.get_below.set(below(native.max[1]));
-        self.max_iov.set(native.max_iov);
-        self.words.set(native.words);
-        self.post.set(native.post);
-        self.fetch.set(native.fetch);
     }
 }
 
@@ -187,6 +164,15 @@ impl RemoteKey {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Returns the address of the region's first byte in the owner's address space, if the owner has put it into the key
+    /// ([`Region::remote_key_with_address`](crate::Region::remote_key_with_address),
+    /// [`ContextBuilder::keys_with_addresses`](crate::ContextBuilder::keys_with_addresses)). Operations take offsets: an address of the
+    /// owner minus this one is the offset.
+    #[must_use]
+    pub fn address(&self) -> Option<u64> {
+        self.inner.record.address
     }
 
     /// Returns the path that puts and gets with this key use at present: `shm/ring`, `shm-cma/copy`, or `emulated over shm/ring`.
@@ -315,7 +301,7 @@ impl KeyInner {
                     };
                 let masks = |masks: [u32; 2]| if executes { masks } else { [0; 2] };
                 // A notification must reach the peer's own worker, so the lane must lead to that worker.
-                let tells = a.caps & caps::PUT_NOTIFY != 0 && ep.is_own(pair.interface, &raw);
+                let tells = a.caps & caps::PUT_NOTIFY != 0 && ep.lanes.has(pair.interface, &raw);
                 let native = ImportedKey {
                     raw,
                     key,
@@ -360,7 +346,7 @@ impl KeyInner {
         let forms = |rank: &usize| {
             let interface = ep.route.memory[*rank].interface;
             let over = |ep: &EndpointState| ep.worker.circuit_forms(ep, interface);
-            over(ep) || ep.open_control().is_some_and(|control| over(&control))
+            over(ep) || ep.open_service().is_some_and(|service| over(&service))
         };
         let asked = |rank: &usize| declined & way::lane(*rank) != 0;
         self.unresolved.borrow().iter().copied().filter(|rank| !asked(rank) && forms(rank)).min()
@@ -452,17 +438,23 @@ impl KeyInner {
     /// Stops using the lanes over an interface that is out of use. `broken`: none of the provider's functions is called, so its
     /// keys are not released.
     pub(super) fn retire(&self, interface: usize, broken: bool) {
-        let mut imported = self.imported.borrow_mut();
-        for native in imported.iter().filter(|native| native.interface == interface && !broken) {
-            self.let_go(native);
-        }
-        imported.retain(|native| native.interface != interface);
-        drop(imported);
         if broken {
-            self.kept.borrow_mut().retain(|native| native.interface != interface);
+            for keys in [&self.imported, &self.kept] {
+                keys.borrow_mut().retain(|native| native.interface != interface);
+            }
         }
         let ways = &self.endpoint.route.memory;
         self.unresolved.borrow_mut().retain(|rank| ways[*rank].interface != interface);
+        self.let_go_of(|at, _| at == interface);
+    }
+
+    /// Releases the provider's keys of these lanes.
+    pub(super) fn let_go_of(&self, is_lost: impl Fn(usize, &RawEndpoint) -> bool) {
+        let lost = |native: &ImportedKey| is_lost(native.interface, &native.raw);
+        let mut imported = self.imported.borrow_mut();
+        imported.iter().filter(|native| lost(native)).for_each(|native| self.let_go(native));
+        imported.retain(|native| !lost(native));
+        drop(imported);
         self.best.set(self.best_of(|_| true));
         self.update_fast_path();
     }

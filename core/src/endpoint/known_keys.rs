@@ -1,6 +1,6 @@
-//! The cache of keys by handle, with its bound and its eviction. `by_handle.rs` uses the cache.
+//! The cache of keys by handle or number, with its bound and its eviction. `by_handle.rs` uses the cache.
 
-use crate::mem::key::KeyRecord;
+use crate::mem::key::{KeyName, KeyRecord};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,7 +16,7 @@ pub(super) struct KnownKeys<K> {
 }
 
 pub(super) struct Keys<K> {
-    known: HashMap<u64, Known<K>>,
+    known: HashMap<KeyName, Known<K>>,
     /// The total number of uses of the cache.
     uses: u64,
 }
@@ -28,7 +28,7 @@ pub(super) struct Known<K> {
     used: u64,
 }
 
-/// The cached value of a handle.
+/// The cached value of a name.
 pub(super) enum Key<K> {
     /// The key as received from the owner, not imported yet.
     Told(KeyRecord),
@@ -48,19 +48,19 @@ impl<K> Default for Keys<K> {
 }
 
 impl<K> Keys<K> {
-    /// Returns the cached value of a handle. The call counts as a use.
-    pub(super) fn used(&mut self, handle: u64) -> Option<&mut Key<K>> {
-        let known = self.known.get_mut(&handle)?;
+    /// Returns the cached value of a name. The call counts as a use.
+    pub(super) fn used(&mut self, name: KeyName) -> Option<&mut Key<K>> {
+        let known = self.known.get_mut(&name)?;
         self.uses += 1;
         known.used = self.uses;
         Some(&mut known.key)
     }
 
     /// Adds an answer of the owner. Returns the evicted entry.
-    pub(super) fn keep(&mut self, handle: u64, record: KeyRecord) -> Option<Known<K>> {
+    pub(super) fn keep(&mut self, name: KeyName, record: KeyRecord) -> Option<Known<K>> {
         self.uses += 1;
         let full = self.known.len() >= MOST;
-        match self.known.entry(handle) {
+        match self.known.entry(name) {
             // The key was requested twice, and the first answer is in the cache.
             Entry::Occupied(_) => return None,
             Entry::Vacant(place) => {
@@ -90,22 +90,25 @@ mod tests {
             access,
             parts: Vec::new(),
             device_atomics: None,
+            address: None,
         }
     }
 
     #[test]
     fn least_recently_used_key_is_evicted() {
         let mut keys = Keys::<()>::default();
+        let name = KeyName::Handle;
         for handle in 0..MOST as u64 {
-            assert!(keys.keep(handle, record(handle)).is_none());
+            assert!(keys.keep(name(handle), record(handle)).is_none());
         }
-        assert!(keys.keep(7, record(7)).is_none(), "asked for twice");
-        assert!(keys.used(0).is_some());
-        for (new, gone) in [(5000, 1), (5001, 2)] {
-            assert!(keys.keep(new, record(new)).is_some());
-            assert!(keys.used(gone).is_none());
+        assert!(keys.keep(name(7), record(7)).is_none(), "asked for twice");
+        assert!(keys.used(name(0)).is_some() && keys.used(KeyName::Number(0)).is_none());
+        for (new, gone) in [(name(5000), 1), (KeyName::Number(3), 2)] {
+            assert!(keys.keep(new, record(9)).is_some());
+            assert!(keys.used(name(gone)).is_none());
             assert_eq!(keys.known.len(), MOST);
         }
-        assert!(keys.used(0).is_some() && keys.used(5000).is_some() && keys.used(3).is_some());
+        assert!([0, 5000, 3].map(name).into_iter().all(|name| keys.used(name).is_some()));
+        assert!(keys.used(KeyName::Number(3)).is_some());
     }
 }

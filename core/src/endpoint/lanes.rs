@@ -4,11 +4,9 @@
 use super::{EndpointState, Lane, ModulePair, State};
 use crate::interface::LaneLimits;
 use crate::mem::local::LocalBuffer;
-use crate::op::held::{Through, Unfinished};
 use crate::proto::emulate::PUT_NOTIFY_HEAD;
-use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
-use std::rc::Weak;
+use tieline_order::held::{Through, Unfinished};
 use tieline_plugin_api::caps;
 
 impl EndpointState {
@@ -74,10 +72,7 @@ impl EndpointState {
             // A carrier of datagrams may have made progress meanwhile.
             return self.check_alive();
         }
-        self.message.set(lane.raw);
-        self.max_short.set(lane.limits.max_short);
-        self.max_packed.set(lane.limits.max_packed);
-        self.max_zcopy.set(lane.limits.max_zcopy);
+        self.message.open(lane);
         // Messages queued while the lane could not be opened are sent first.
         let waiting = self.queue_len() > 0;
         self.state.set(if waiting { State::Queueing } else { self.ready() });
@@ -92,13 +87,12 @@ impl EndpointState {
         if !self.route.has_small() {
             return;
         }
-        let keys: Vec<_> = self.keys.borrow().iter().filter_map(Weak::upgrade).collect();
-        keys.iter().for_each(|key| key.update_fast_path());
+        self.live_keys().iter().for_each(|key| key.update_fast_path());
     }
 
     /// Returns the length of the longest put or get that is sent as a message although this interface reaches the memory; 0: none.
     pub(super) fn small(&self, interface: usize) -> usize {
-        self.route.small(interface).min(self.max_packed.get().saturating_sub(PUT_NOTIFY_HEAD))
+        self.route.small(interface).min(self.message.max_packed().saturating_sub(PUT_NOTIFY_HEAD))
     }
 
     /// Opens the message lane if it is not open. `false`: the lane is being formed, or its provider requires progress first. A
@@ -119,8 +113,8 @@ impl EndpointState {
 
     /// Returns the lane over an interface, opened on first use.
     pub(crate) fn lane(&self, pair: ModulePair) -> Result<Lane, Error> {
-        if let Some(lane) = self.lanes.borrow().iter().find(|l| l.interface == pair.interface) {
-            return Ok(*lane);
+        if let Some(lane) = self.lanes.over(pair.interface) {
+            return Ok(lane);
         }
         self.check_alive()?;
         self.check_not_refused(pair.interface)?;
@@ -157,12 +151,7 @@ impl EndpointState {
     }
 
     fn take_lane(&self, lane: Lane) {
-        let count = {
-            let mut lanes = self.lanes.borrow_mut();
-            lanes.push(lane);
-            lanes.len()
-        };
-        if count == 1 {
+        if self.lanes.add(lane) {
             self.tell_of_lanes();
         }
     }
@@ -170,30 +159,19 @@ impl EndpointState {
     /// Returns the lane for puts, gets and atomics over an interface. If the interface needs the target's progress, the lane leads
     /// to the peer's service worker, if there is one that serves the interface.
     pub(crate) fn memory_lane(&self, pair: ModulePair) -> Result<Lane, Error> {
-        if self.shared.interfaces[pair.interface].attr.caps & caps::PASSIVE_TARGET == 0 {
-            if let Some(control) = self.control()? {
-                if let Some(pair) = self.pair_of(&control, &pair) {
-                    control.reaches_memory.set(true);
-                    return control.lane(pair);
-                }
+        let service = if self.needs_progress(pair.interface) { self.service()? } else { None };
+        if let Some(service) = service {
+            if let Some(pair) = self.pair_of(&service, &pair) {
+                self.reaches_memory.set(true);
+                return service.lane(pair);
             }
         }
         self.lane(pair)
     }
 
-    /// Checks whether a lane for memory is this endpoint's own, rather than one to the peer's service worker.
-    pub(super) fn is_own(&self, interface: usize, raw: &RawEndpoint) -> bool {
-        let is = |lane: &Lane| lane.interface == interface && lane.raw.is(raw);
-        self.lanes.borrow().iter().any(is)
-    }
-
-    /// Returns the lane of the endpoint to the peer's service worker over the same interface, if that worker serves it.
-    pub(super) fn pair_of(&self, control: &EndpointState, pair: &ModulePair) -> Option<ModulePair> {
-        let slot = &self.shared.interfaces[pair.interface];
-        let same = |other: &&ModulePair| {
-            slot.attr.caps & caps::PASSIVE_TARGET == 0 && other.interface == pair.interface
-        };
-        control.route.memory.iter().find(same).copied()
+    /// Checks whether a module completes puts, gets and atomics only while the target makes progress.
+    pub(super) fn needs_progress(&self, interface: usize) -> bool {
+        self.shared.interfaces[interface].attr.caps & caps::PASSIVE_TARGET == 0
     }
 
     /// Handles the end of a circuit of this endpoint. If the circuit carried only puts and gets, the operations in flight on it
@@ -201,14 +179,14 @@ impl EndpointState {
     pub(crate) fn circuit_failed(&self, interface: usize, error: &Error) {
         self.shared.ops.borrow_mut().explain(self.index, error);
         if self.route.message().is_none_or(|pair| pair.interface != interface) {
-            self.lost_for_its_user(Some(interface), error);
+            self.users().iter().for_each(|user| user.lost_lanes(self, Some(interface), error));
             let ended = self.shared.with_ops(|ops| ops.fail_posted(self.index, interface, error));
             self.hold(ended);
             // Flush and fence need not check the ended lane any more.
-            self.lanes.borrow_mut().retain(|lane| lane.owned || lane.interface != interface);
+            self.lanes.leave_circuit(interface);
             return;
         }
-        let stood = self.lanes.borrow().iter().any(|lane| lane.interface == interface);
+        let stood = self.has_lane(interface);
         match self.state.get() {
             // Nothing was sent yet, so queued messages may use the next lane.
             State::New if !stood => self.worker.make_busy(self),
@@ -216,18 +194,18 @@ impl EndpointState {
         }
     }
 
-    /// Releases this endpoint's use of a circuit over an interface. `false` if the endpoint is usable, if keys of other endpoints
-    /// use the circuit, if pointers lead to memory mapped through it, or if a packer runs.
+    /// Releases this endpoint's use of a circuit over an interface. `false` if the endpoint is usable, if pointers lead to memory
+    /// mapped through the circuit, or if a packer runs.
     pub(crate) fn leave_circuit(&self, interface: usize) -> bool {
-        let keys: Vec<_> = self.keys.borrow().iter().filter_map(Weak::upgrade).collect();
+        let keys = self.live_keys();
         let points = keys.iter().any(|key| key.points_into(interface));
-        if self.is_alive() || self.reaches_memory.get() || points || self.packs() {
+        if self.is_alive() || points || self.packs() {
             return false;
         }
         for key in keys {
             key.retire(interface, false);
         }
-        self.lanes.borrow_mut().retain(|lane| lane.owned || lane.interface != interface);
+        self.lanes.leave_circuit(interface);
         true
     }
 
@@ -242,14 +220,11 @@ impl EndpointState {
     /// Returns the connections that an operation of this endpoint posted to an interface may have used.
     pub(super) fn through(&self, interface: usize) -> Vec<Through> {
         let mut through = Vec::new();
-        let mut add = |endpoint: &EndpointState| match self.worker.circuit_over(endpoint, interface)
-        {
+        self.each_way(|endpoint| match self.worker.circuit_over(endpoint, interface) {
             Some(circuit) => through.push(Through::Circuit(circuit)),
             None if endpoint.has_lane(interface) => through.push(Through::Endpoint(endpoint.id)),
             None => {}
-        };
-        add(self);
-        self.open_control().iter().chain(self.past_controls.borrow().iter()).for_each(|c| add(c));
+        });
         if through.is_empty() {
             through.push(Through::Endpoint(self.id));
         }

@@ -9,6 +9,8 @@ mod announce;
 mod answer;
 mod at_once;
 mod atomic;
+mod backlog;
+mod by_address;
 mod by_handle;
 mod cancel;
 mod close;
@@ -17,17 +19,26 @@ mod direct;
 mod emulated;
 mod end;
 mod fast_path;
+mod fetch;
 pub(crate) mod flush;
+pub(crate) mod full_fence;
 mod gather;
+mod headed;
 mod identity;
 mod inner;
 pub(crate) mod key;
 mod known_keys;
+mod lane;
 mod lanes;
+mod list;
+mod list_later;
+mod message_lane;
 mod native;
+pub(crate) mod notice;
 mod notify;
 mod packing;
 mod pieces;
+mod plan;
 mod pointer;
 mod post;
 mod queries;
@@ -37,6 +48,7 @@ mod rails;
 mod record;
 mod rma;
 mod route;
+mod service;
 pub(crate) mod shared_copy;
 mod short_put;
 mod small;
@@ -45,28 +57,33 @@ mod strided;
 mod told;
 mod unreachable;
 mod untaken;
+mod whole;
 
 #[doc(hidden)]
 pub use at_once::{AtOnce, AtomicNumbers, BytesThere, Tried};
 pub use by_handle::KeyLookup;
 pub use close::Close;
 pub use counters::EndpointCounters;
+pub use headed::SendOptions;
 pub use identity::EndpointId;
-pub(crate) use inner::{EndpointState, Lane, Owner, State};
+pub(crate) use inner::{EndpointState, Owner, State};
 pub use key::RemoteKey;
+pub(crate) use lane::Lane;
+pub use list::{Descriptor, PreparedList};
+pub use notice::After;
 pub use pointer::RemotePointer;
 pub(crate) use post::Posted;
 pub use queries::{EndpointLimits, KeyLimits};
 pub use record::{AtomicOp, Completion, Width};
 pub(crate) use route::{ModulePair, Route};
+pub(crate) use service::ServiceWorker;
 pub use strided::Blocks;
 
 use crate::explain::Record;
 use crate::mem::pieces::Pieces;
-use crate::op::Kind;
+use crate::message::head::HeaderBytes;
 use crate::proto::id;
 use crate::region::Region;
-use crate::registry::abi::PackBuffer;
 use crate::request::Outcome;
 use crate::{ConnectError, Error, PostError, Status};
 use packing::packed_too_much;
@@ -74,6 +91,8 @@ use queued::{GatheredMessage, QueuedOp};
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
+use tieline_host::abi::PackBuffer;
+use tieline_order::Kind;
 
 /// A route to one peer, for messages, puts, gets and atomics.
 ///
@@ -93,11 +112,12 @@ use std::rc::Rc;
 ///   [`send_regions`](Endpoint::send_regions) reads the regions until the operation has ended.
 /// * **Memory operations**: [`put`](Endpoint::put), [`get`](Endpoint::get), [`put_pieces`](Endpoint::put_pieces),
 ///   [`get_pieces`](Endpoint::get_pieces), [`put_strided`](Endpoint::put_strided), [`get_strided`](Endpoint::get_strided) and the
-///   atomics. Memory operations take a key made on this endpoint by [`import_key`](Endpoint::import_key) or
+///   atomics; [`put_raw`](Endpoint::put_raw) and [`get_raw`](Endpoint::get_raw) of memory in no region; lists of many puts or gets
+///   with one completion ([`put_list`](Endpoint::put_list), [`get_list`](Endpoint::get_list)). Memory operations take a key made on this endpoint by [`import_key`](Endpoint::import_key) or
 ///   [`key_by_handle`](Endpoint::key_by_handle); a key of another endpoint is `KeyRejected`. The operation holds its local regions
 ///   open until it has ended: the application may drop them before, but should not change their bytes.
 /// * **Notifications**: [`put_notify`](Endpoint::put_notify) is a put that notifies the peer's worker when the put's bytes have
-///   arrived.
+///   arrived. [`notify`](Endpoint::notify) is a message that follows any operations.
 /// * **Order**: [`fence`](Endpoint::fence), [`flush`](Endpoint::flush), [`flush_messages`](Endpoint::flush_messages).
 /// * **Closing**: [`close`](Endpoint::close), after the posted operations or immediately; or dropping the last handle.
 ///
@@ -150,9 +170,10 @@ impl Endpoint {
     /// peers together, beyond a small share of each peer.
     ///
     /// [`Worker::cancel`](crate::Worker::cancel) tries to withdraw a rendezvous message. Dropping the endpoint, closing it with
-    /// [`Close::Cancel`] or closing the worker withdraws every message that the peer has not received. The peer is notified
-    /// immediately if the lane accepts a message. However, a receiver whose transfer has begun may then read memory that has been
-    /// released. In that case the receiver's transfer fails, and over `verbs` the connection then ends for both sides.
+    /// [`Close::Cancel`] or closing the worker withdraws every message that the peer has not received, and ends the operation. The
+    /// peer is notified immediately if the lane accepts a message. A receiver whose transfer has begun may still read the memory. If
+    /// the connection goes on, as between workers over `verbs`, the worker therefore keeps the memory registered until the receiver
+    /// answers, and [`Region::close`](crate::Region::close) returns `Busy` until then. Otherwise the receiver's transfer fails.
     ///
     /// # Errors
     /// [`PostError::Retry`] if the queue is full, or if copies of long messages occupy `TIELINE_QUEUE_BYTES`: make progress and
@@ -233,21 +254,13 @@ impl Endpoint {
         pieces: &[(&Region, Range<usize>)],
     ) -> Result<Outcome, PostError> {
         let ep = &*self.inner;
-        let mut len = 0usize;
-        for (region, range) in pieces {
-            ep.check_local(region)?;
-            let n = range.end.checked_sub(range.start).ok_or(Status::Invalid)?;
-            let _ = region.inner.span.range(range.start, n)?;
-            len = len.saturating_add(n);
-        }
-        ep.check_id(id)?;
-        let _ = ep.ready_or_opened()?;
-        let pieces = pieces.iter().map(|(region, range)| (*region, range.clone()));
-        let pieces = Rc::new(Pieces::new(pieces));
+        let len = ep.len_of_pieces(id, pieces)?;
         if len > ep.most() {
-            let announced = ep.announce_pieces(id, header, &pieces, len);
+            let announced = ep.announce_pieces(id, header, HeaderBytes::default(), pieces, len);
             return announced.map_err(|error| ep.refused(error));
         }
+        let pieces = pieces.iter().map(|(region, range)| (*region, range.clone()));
+        let pieces = Rc::new(Pieces::new(pieces));
         if !ep.has_room(pieces.size()) {
             return Err(ep.refused(Status::Again));
         }
@@ -281,7 +294,11 @@ impl Endpoint {
     /// locally completed puts for all of these puts together. A flush may therefore report the failure of a put by another endpoint
     /// over the same connection, or of a put that was posted after the flush, but before the transport was asked. The flush after
     /// that put reports the failure as well.
+    ///
+    /// The flush also completes with the first failure of earlier operations whose requests were dropped. It does not repeat a failure
+    /// that another result has reported before the flush was posted: that of the operation or of an earlier flush.
     pub fn flush(&self) -> Result<Outcome, PostError> {
+        full_fence::full_fence();
         self.inner.flush().map_err(|error| self.inner.refused(error))
     }
 
@@ -371,6 +388,24 @@ fn patiently(mut send: impl FnMut() -> Result<(), Status>) -> Result<(), Status>
 }
 
 impl EndpointState {
+    /// Checks the pieces of a message of this id, opens the message lane, and returns the length of all pieces.
+    fn len_of_pieces(
+        &self,
+        id: u16,
+        pieces: &[(&Region, Range<usize>)],
+    ) -> Result<usize, PostError> {
+        let mut len = 0usize;
+        for (region, range) in pieces {
+            self.check_local(region)?;
+            let n = range.end.checked_sub(range.start).ok_or(Status::Invalid)?;
+            let _ = region.inner.span.range(range.start, n)?;
+            len = len.saturating_add(n);
+        }
+        self.check_id(id)?;
+        let _ = self.is_ready_or_opens()?;
+        Ok(len)
+    }
+
     #[cold]
     fn send_refused(
         &self,
@@ -391,7 +426,7 @@ impl EndpointState {
         self.check_id(id)?;
         let _ = self.ready_or_opened()?;
         if payload.len() > self.most() {
-            let announced = self.announce_bytes(id, header, payload);
+            let announced = self.announce_bytes(id, header, HeaderBytes::default(), payload);
             return announced.map_err(|error| self.refused(error));
         }
         if self.state.get() == State::Queueing {
@@ -459,6 +494,11 @@ impl EndpointState {
     /// Returns `true` if a message may be sent immediately, `false` if it has to be queued.
     fn ready_or_opened(&self) -> Result<bool, Error> {
         self.check_alive()?;
+        self.is_ready_or_opens()
+    }
+
+    /// Does the same as `ready_or_opened`, on an endpoint that is alive.
+    fn is_ready_or_opens(&self) -> Result<bool, Error> {
         let _ = self.message_lane_opened()?;
         if self.watched.get() && self.state.get() == State::Queueing && self.queue_len() == 0 {
             self.state.set(self.ready());

@@ -8,9 +8,9 @@ use super::record::{Completion, RmaRecord, rma_list_op, rma_op};
 use crate::Status;
 use crate::mem::local::Memory;
 use crate::mem::pieces::Pieces;
-use crate::op::{Id, Kind, way};
 use crate::region::Region;
 use std::ffi::c_void;
+use tieline_order::{Id, Kind, way};
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, caps, op_flags};
 
@@ -49,7 +49,7 @@ impl EndpointState {
                 } else if op.notify.is_some() {
                     self.notify_behind_put(op).map_err(Failed::by_nobody)
                 } else {
-                    self.emulate_instead(op).map_err(Failed::by_nobody)
+                    self.emulate_instead(op).map(|()| false).map_err(Failed::by_nobody)
                 };
             };
             if op.notify.is_some_and(|word| !self.tells(&native, op, word)) {

@@ -13,13 +13,13 @@ use super::rails::SHARED_FROM;
 use super::record::{Completion, rma_op};
 use super::{Endpoint, EndpointState, RemoteKey, State};
 use crate::address::NOTIFICATIONS;
-use crate::op::{Id, Kind, way};
 use crate::proto::id;
 use crate::region::{Access, Region};
 use crate::request::Outcome;
 use crate::{Error, PostError, Status};
 use std::ops::Range;
 use std::rc::Rc;
+use tieline_order::{Id, Kind, way};
 use tieline_plugin_api::OK;
 use tieline_plugin_api::abi::Iov;
 
@@ -120,7 +120,7 @@ impl Endpoint {
     /// Tries the fast path: a module that completes within the call, on an endpoint without operations in flight. A result other
     /// than `OK` and `ProviderFailed` means that nothing was done.
     #[inline]
-    fn put_notify_now(
+    pub(super) fn put_notify_now(
         &self,
         from: *mut u8,
         len: usize,
@@ -179,9 +179,9 @@ impl EndpointState {
         }
         let by_messages = key.inner.best.get().is_none() && key.inner.forming(0).is_none();
         if by_messages && self.goes_alone(way::EMULATED) {
-            let control = self.emulating()?;
-            if Rc::ptr_eq(&control, self) {
-                let emulated = self.emulate_over(&control, transfer, Some(word));
+            self.emulating()?;
+            if !self.has_service() {
+                let emulated = self.post_emulated(transfer, Some(word));
                 return emulated.map_err(|error| self.refused(error));
             }
         }
@@ -194,7 +194,7 @@ impl EndpointState {
         let native = key.inner.best.get().filter(|native| native.tells(word, len))?;
         let one_call = match transfer.local {
             Local::Pieces(pieces) => pieces.within(transfer.at, len, native.max_iov) == len,
-            Local::Region(_) | Local::Bytes(_) => true,
+            Local::Region(_) | Local::Bytes(_) | Local::Raw(_) => true,
         };
         let one_rail = || native.synchronous || key.inner.rails(&native, offset, len).len() == 1;
         (one_call && (len < SHARED_FROM || one_rail())).then_some(native)
@@ -217,18 +217,10 @@ impl EndpointState {
         native.tells(word, op.len)
             && op.memory.within(op.at, op.len, native.max_iov) == op.len
             && self.order.unflushed() & !native.bit() == 0
-            && !self.control_has_under_way()
+            // Lanes to the peer's service worker have the same bits as this endpoint's own lanes.
+            && !self.reaches_memory.get()
             && (there.is_some() && self.queue_len() == 0 && self.goes_alone(native.bit())
                 || !self.shared.ops.borrow().other_puts_before(op.request, there))
-    }
-
-    /// Checks whether an operation to the peer's service worker may not have arrived. The lanes of that endpoint have the same bits
-    /// as this endpoint's own lanes.
-    fn control_has_under_way(&self) -> bool {
-        let under_way = |control: Rc<EndpointState>| {
-            control.reaches_memory.get() || self.shared.ops.borrow().open_of(control.index) > 0
-        };
-        self.open_control().is_some_and(under_way)
     }
 
     /// Posts the put over any route, and then a message.
@@ -256,7 +248,6 @@ impl EndpointState {
             // The operation that waits for the put reports the put's result.
             self.shared.ops.borrow_mut().then(put.id, request);
         }
-        self.wait_for_control(request);
         self.post(QueuedOp::Notify { word, request, lanes: None });
         Ok(self.outcome(request)?)
     }
@@ -265,7 +256,7 @@ impl EndpointState {
     /// which the peer handles before this message. `false`: the peer was not notified yet.
     fn tells_now(&self, word: u32) -> bool {
         self.state.get() == State::Ready
-            && self.open_control().is_none()
+            && (self.address.service.is_none() || !self.has_under_way())
             && self.goes_alone(way::EMULATED)
             && self.message_now(id::NOTIFY, u64::from(word), &[]).is_ok()
     }
@@ -275,7 +266,6 @@ impl EndpointState {
         let Some(word) = op.notify else { return Ok(false) };
         self.check_notifications().map_err(|error| error.status())?;
         let part = self.open_native(Some(op.request), op.memory.clone(), op.at, op.len)?;
-        self.wait_for_control(op.request);
         self.put_first(QueuedOp::Notify { word, request: op.request, lanes: None });
         self.put_first(QueuedOp::Native(NativeOp {
             completion: Completion::Remote,
@@ -284,20 +274,6 @@ impl EndpointState {
             ..op.again()
         }));
         Ok(true)
-    }
-
-    /// Makes this operation wait for the operations to the peer's service worker.
-    pub(super) fn wait_for_control(&self, request: Id) {
-        let Some(control) = self.open_control() else { return };
-        self.shared.with_ops(|ops| {
-            if ops.open_of(control.index) == 0 {
-                return;
-            }
-            match ops.open_part(request, control.index, Kind::Flush) {
-                Ok(part) => ops.start_flush(part, 0, None),
-                Err(status) => ops.spoil(request, status.into()),
-            }
-        });
     }
 
     /// Checks whether a notification has no earlier operation for which it must wait.
@@ -334,18 +310,9 @@ impl EndpointState {
     }
 
     fn check_notifications(&self) -> Result<(), Error> {
-        let (major, minor) = self.address.messages;
-        if minor >= NOTIFICATIONS {
-            return Ok(());
-        }
-        Err(Error::new(
-            Status::Unsupported,
-            format!("a notification to {}", self.address.label()),
-            format!(
-                "it speaks {major}.{minor} of the library's messages, and 1.{NOTIFICATIONS} is the first with notifications"
-            ),
-            "send it a message after the put",
-        ))
+        let what = |peer: &str| format!("a notification to {peer}");
+        let fix = "send it a message after the put";
+        self.check_speaks(NOTIFICATIONS, what, "notifications", fix)
     }
 }
 

@@ -1,18 +1,19 @@
 //! Posting puts and gets that did not take the fast path: natively, over several rails, or after queued operations.
 
 use super::key::{ImportedKey, RemoteKey};
+use super::plan::Protocol;
 use super::queued::{Failed, NativeOp, QueuedOp};
 use super::record::{Completion, rma_op};
 use super::{EndpointState, State};
 use crate::mem::local::{LocalBuffer, Memory};
 use crate::mem::pieces::Pieces;
-use crate::op::{Id, Kind, way};
 use crate::region::{Access, Region};
-use crate::registry::abi::PackBuffer;
 use crate::request::Outcome;
+use crate::sys::Span;
 use crate::{Error, PostError, Status};
 use std::ops::Range;
 use std::rc::Rc;
+use tieline_order::{Id, Kind, way};
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, PENDING};
 
@@ -24,36 +25,24 @@ pub(super) enum Local<'a> {
     Bytes(&'a [u8]),
     /// Several pieces, in sequence.
     Pieces(&'a Rc<Pieces>),
+    /// Memory in no region, which the caller keeps until the operation has ended.
+    Raw(Span),
 }
 
 impl Local<'_> {
-    /// Appends a range to a message.
-    pub(super) fn pack(
-        &self,
-        at: usize,
-        len: usize,
-        out: &mut PackBuffer<'_>,
-    ) -> Result<(), Status> {
-        match self {
-            Local::Region(region) => out.put_span(&region.inner.span, at, len),
-            Local::Bytes(bytes) => out.put(&bytes[at..at + len]),
-            Local::Pieces(pieces) => pieces.pack(at, len, out),
-        }
-    }
-
     /// Returns the region, if the memory is in one.
     #[inline]
     pub(super) fn region(&self) -> Option<&Region> {
         match self {
             Local::Region(region) => Some(region),
-            Local::Bytes(_) | Local::Pieces(_) => None,
+            Local::Bytes(_) | Local::Pieces(_) | Local::Raw(_) => None,
         }
     }
 
     /// Returns the bytes of `queue_bytes` that the local memory takes while the operation waits.
     fn room(&self) -> usize {
         match self {
-            Local::Region(_) => 0,
+            Local::Region(_) | Local::Raw(_) => 0,
             Local::Bytes(bytes) => bytes.len(),
             Local::Pieces(pieces) => pieces.size(),
         }
@@ -88,8 +77,8 @@ impl Transfer<'_> {
     /// Returns the rest of the transfer after the first `done` bytes.
     fn rest(&self, done: usize) -> Transfer<'_> {
         let (at, local) = match self.local {
-            Local::Region(_) | Local::Pieces(_) => (self.at + done, self.local),
             Local::Bytes(bytes) => (self.at, Local::Bytes(&bytes[done..])),
+            _ => (self.at + done, self.local),
         };
         let (len, offset) = (self.len - done, self.offset + done as u64);
         Transfer { at, local, len, offset, ..*self }
@@ -103,24 +92,43 @@ impl Transfer<'_> {
         rank: usize,
         part: Range<usize>,
     ) -> NativeOp {
-        NativeOp {
-            put: self.put,
-            memory,
-            at: self.at + part.start,
-            len: part.len(),
-            key: self.key.inner.clone(),
-            offset: self.offset + part.start as u64,
-            completion: self.completion,
-            request,
-            rank,
-            fenced: 0,
-            posted: 0,
-            taken: 0,
-            declined: 0,
-            begun: false,
-            notify: None,
-        }
+        let local = (memory, self.at + part.start, part.len());
+        let remote = (self.key.inner.clone(), self.offset + part.start as u64);
+        let op = NativeOp::new(self.put, local, remote, request);
+        NativeOp { completion: self.completion, rank, ..op }
     }
+}
+
+/// The lanes that a transfer has tried.
+struct Tries {
+    /// The lanes that have declined it, one bit each by rank.
+    declined: u64,
+    /// Whether some bytes may have been written or read although the transfer restarts from its beginning.
+    begun: bool,
+    /// The routes that were recorded before the transfer.
+    ways: u64,
+}
+
+impl Tries {
+    /// Leaves a lane that has ended or declined the transfer, for the next one. `false`: the status means something else.
+    fn passes_by(&mut self, key: &RemoteKey, native: &ImportedKey, status: Status) -> bool {
+        match status {
+            Status::Unreachable => key.inner.downgrade(native, status),
+            Status::Declined => self.declined |= native.mark(),
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// The result of starting a transfer over one lane.
+enum Step {
+    /// The transfer has ended, or is pending.
+    Ended(Outcome),
+    /// The next lane carries the transfer.
+    Next,
+    /// The transfer waits its turn, after its first `done` bytes.
+    Waits { done: usize },
 }
 
 /// The state of an operation after it was posted to a provider.
@@ -136,7 +144,7 @@ impl EndpointState {
     /// messages yet and nothing is queued.
     #[inline(always)]
     pub(super) fn may_post_memory(&self) -> bool {
-        let is_idle = || self.queue.try_borrow().is_ok_and(|queue| queue.is_empty());
+        let is_idle = || self.queue.try_len() == Some(0);
         let state = self.state.get();
         state == State::Ready || (state == State::New && is_idle())
     }
@@ -155,7 +163,7 @@ impl EndpointState {
         code: i32,
     ) -> Result<Outcome, PostError> {
         let code = match code {
-            OK => match self.post_direct(transfer) {
+            OK => match self.post_direct::<false>(transfer) {
                 Ok(outcome) => return Ok(outcome),
                 Err(code) => code,
             },
@@ -204,6 +212,7 @@ impl EndpointState {
     pub(super) fn hold_memory(&self, transfer: &Transfer<'_>) -> Result<Memory, Status> {
         match transfer.local {
             Local::Region(region) => Ok(Memory::Region(region.hold())),
+            Local::Raw(span) => Ok(Memory::Raw(span)),
             Local::Bytes(bytes) if self.has_room(bytes.len()) => Ok(Memory::Bytes(bytes.into())),
             Local::Pieces(pieces) if self.has_room(pieces.size()) => {
                 Ok(Memory::Pieces(pieces.clone()))
@@ -265,86 +274,100 @@ impl EndpointState {
         posted
     }
 
-    /// Posts natively, splits the transfer, shares the work with the peer, or queues the transfer. `None`: no lane to the memory is
-    /// left, and nothing was transferred.
+    /// Starts a transfer over the lanes to its memory, by the protocol that each lane's plan has for it. `None`: no lane is left, and
+    /// nothing was transferred.
     fn try_native(
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
-        mut declined: u64,
+        declined: u64,
     ) -> Result<Option<Outcome>, Error> {
         let &Transfer { put, len, key, .. } = transfer;
-        // Whether bytes of the transfer may have been written or read although it restarts from its beginning.
-        let mut begun = false;
-        let ways = self.order.posted();
-        while let Some(native) = key.inner.next(declined) {
-            if native.synchronous && self.may_post_memory() && self.may_go(way::AT_ONCE) {
-                if let Local::Region(local) = transfer.local {
-                    match self.share_copy(transfer, local, &native, declined) {
-                        Some(Err(error)) if error.status() == Status::Unreachable => {
-                            begun = true;
-                            key.inner.downgrade(&native, Status::Unreachable);
-                            continue;
-                        }
-                        Some(Err(error)) if error.status() == Status::Declined => {
-                            begun = true;
-                            declined |= native.mark();
-                            continue;
-                        }
-                        // The failed attempt may have written some bytes.
-                        Some(Err(error)) if error.status() == Status::Again => {
-                            return self
-                                .post_in_turn(transfer, native.rank, declined, true)
-                                .map(Some);
-                        }
-                        Some(outcome) => return outcome.map(Some),
-                        None => {}
-                    }
+        let mut tries = Tries { declined, begun: false, ways: self.order.posted() };
+        let assist_size = self.shared.core.assist_size;
+        let waits = |done, tries: &Tries, rank| {
+            self.post_in_turn(&transfer.rest(done), rank, tries).map(Some)
+        };
+        while let Some(native) = key.inner.next(tries.declined) {
+            let protocol = native.protocol(put, len, assist_size);
+            let step = match protocol {
+                Protocol::AtOnce | Protocol::Together if self.goes_at_once() => {
+                    self.start_at_once(transfer, &native, protocol, &mut tries)?
                 }
-                // The limit is checked first: otherwise the call would have to return `Again` after some bytes were written.
-                let cut = len > native.most(put) || matches!(transfer.local, Local::Pieces(_));
-                if cut && !self.has_room(transfer.local.room()) {
-                    return Err(Status::Again.into());
+                Protocol::Divided => {
+                    return self.post_divided(transfer, &native, &tries).map(Some);
                 }
-                let mut done = 0;
-                let posted = self.transfer_at_once(transfer, &native, &mut done);
-                begun |= done > 0;
-                match posted {
-                    Ok(()) => {
-                        // The transfer is complete. Preparing a shared copy may have called the application, which may have posted
-                        // operations.
-                        if len < self.shared.core.assist_size {
-                            self.order.restore_posted(ways);
-                        }
-                        return Ok(Some(Outcome::Done(0)));
-                    }
-                    Err(Status::Unreachable) => {
-                        key.inner.downgrade(&native, Status::Unreachable);
-                        continue;
-                    }
-                    Err(Status::Declined) => {
-                        declined |= native.mark();
-                        if done == 0 {
-                            continue;
-                        }
-                        // The limit of the queue was checked above.
-                        return self
-                            .post_in_turn(&transfer.rest(done), native.rank, declined, true)
-                            .map(Some);
-                    }
-                    Err(Status::Again) => {}
-                    Err(status) => return Err(self.memory_failure(&native, key, status)),
-                }
+                _ => Step::Waits { done: 0 },
+            };
+            match step {
+                Step::Ended(outcome) => return Ok(Some(outcome)),
+                Step::Next => {}
+                Step::Waits { done } => return waits(done, &tries, native.rank),
             }
-            if native.synchronous || len < super::rails::SHARED_FROM {
-                return self.post_in_turn(transfer, native.rank, declined, begun).map(Some);
-            }
-            return self.post_shared(transfer, &native, declined).map(Some);
         }
-        match key.inner.forming(declined) {
-            Some(rank) => self.post_in_turn(transfer, rank, declined, begun).map(Some),
+        match key.inner.forming(tries.declined) {
+            Some(rank) => waits(0, &tries, rank),
             // An operation that may have begun is queued as such, so that it cannot be canceled as one that has not begun.
-            None if begun => self.post_in_turn(transfer, 0, declined, true).map(Some),
+            None if tries.begun => waits(0, &tries, 0),
             None => Ok(None),
+        }
+    }
+
+    /// Checks whether a module that completes within the call may be called now.
+    fn goes_at_once(&self) -> bool {
+        self.may_post_memory() && self.may_go(way::AT_ONCE)
+    }
+
+    /// Carries out a transfer within the call, alone or with the peer's help.
+    fn start_at_once(
+        self: &Rc<Self>,
+        transfer: &Transfer<'_>,
+        native: &ImportedKey,
+        protocol: Protocol,
+        tries: &mut Tries,
+    ) -> Result<Step, Error> {
+        if protocol == Protocol::Together {
+            let lent = self.lend_to_share(transfer.local);
+            let local = transfer.local.region().or(lent.as_ref());
+            let shared =
+                local.and_then(|local| self.share_copy(transfer, local, native, tries.declined));
+            match shared {
+                None => {}
+                Some(Ok(outcome)) => return Ok(Step::Ended(outcome)),
+                Some(Err(error)) => {
+                    // The failed attempt may have transferred some bytes.
+                    tries.begun = true;
+                    return match error.status() {
+                        Status::Again => Ok(Step::Waits { done: 0 }),
+                        status if tries.passes_by(transfer.key, native, status) => Ok(Step::Next),
+                        _ => Err(error),
+                    };
+                }
+            }
+        }
+        // The limit is checked first: otherwise the call would have to return `Again` after some bytes were written.
+        let is_cut = transfer.len > native.most(transfer.put);
+        let is_cut = is_cut || matches!(transfer.local, Local::Pieces(_));
+        if is_cut && !self.has_room(transfer.local.room()) {
+            return Err(Status::Again.into());
+        }
+        let mut done = 0;
+        let posted = self.transfer_at_once(transfer, native, &mut done);
+        tries.begun |= done > 0;
+        match posted {
+            Ok(()) => {
+                // Preparing a shared copy may have called the application, which may have posted operations.
+                if protocol == Protocol::AtOnce {
+                    self.order.restore_posted(tries.ways);
+                }
+                Ok(Step::Ended(Outcome::Done(0)))
+            }
+            Err(Status::Again) => Ok(Step::Waits { done: 0 }),
+            Err(status) if tries.passes_by(transfer.key, native, status) => {
+                // The next lane carries the rest. The limit of the queue was checked above.
+                let goes_on = status == Status::Declined && done > 0;
+                Ok(if goes_on { Step::Waits { done } } else { Step::Next })
+            }
+            Err(status) => Err(self.memory_failure(native, transfer.key, status)),
         }
     }
 
@@ -354,9 +377,9 @@ impl EndpointState {
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
         rank: usize,
-        declined: u64,
-        begun: bool,
+        tries: &Tries,
     ) -> Result<Outcome, Error> {
+        let &Tries { declined, begun, .. } = tries;
         let memory = self.hold_memory(transfer)?;
         let _ = self.may_go(way::lane(rank));
         let request = self.open_native(None, memory.clone(), transfer.at, transfer.len)?;
@@ -372,15 +395,15 @@ impl EndpointState {
 
     /// Posts a transfer over its rails (see [`KeyInner::rails`](super::key::KeyInner::rails)), or over one lane if there is a
     /// single rail.
-    fn post_shared(
+    fn post_divided(
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
         native: &ImportedKey,
-        declined: u64,
+        tries: &Tries,
     ) -> Result<Outcome, Error> {
         let rails = transfer.key.inner.rails(native, transfer.offset, transfer.len);
         if let [_] = rails[..] {
-            return self.post_in_turn(transfer, native.rank, declined, false);
+            return self.post_in_turn(transfer, native.rank, tries);
         }
         let memory = self.hold_memory(transfer)?;
         let _ = self.may_go(rails.iter().fold(0, |ways, (rank, _)| ways | way::lane(*rank)));
@@ -391,7 +414,7 @@ impl EndpointState {
                 Ok(share) => {
                     let part = from..from + len;
                     let part = transfer.part(memory.clone(), share, rank, part);
-                    self.post_native_op(NativeOp { declined, ..part });
+                    self.post_native_op(NativeOp { declined: tries.declined, ..part });
                 }
                 Err(status) => {
                     self.shared.ops.borrow_mut().spoil(whole, status.into());
@@ -413,6 +436,7 @@ impl EndpointState {
         let &Transfer { put, local, at, len, offset, .. } = transfer;
         let base = match local {
             Local::Region(region) => region.inner.span.range(at, len)?,
+            Local::Raw(span) => span.range(at, len)?,
             // Only puts have bytes of their own, and puts only read them.
             Local::Bytes(bytes) => bytes.as_ptr().cast_mut(),
             Local::Pieces(pieces) => return self.list_at_once(transfer, pieces, native, done),

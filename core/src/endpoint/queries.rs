@@ -23,6 +23,8 @@ use crate::live::EndpointStatus;
 pub struct EndpointLimits {
     /// The longest eager message, [`Endpoint::max_message`]. Longer messages are rendezvous messages.
     pub max_message: usize,
+    /// The length up to which an eager message is the faster one, [`Endpoint::eager_limit`].
+    pub eager_limit: usize,
     /// The longest inline message: the transport copies it within the call.
     pub max_short: usize,
     /// The longest message that [`Endpoint::send_regions`] reads in place; 0: none. Longer eager messages, and those of more pieces
@@ -49,6 +51,23 @@ pub struct KeyLimits {
     pub max_get: usize,
     /// The maximum number of pieces of local memory ([`Endpoint::put_pieces`]).
     pub max_pieces: usize,
+}
+
+/// The length up to which two copies, into the message lane and out of it, take less time than a rendezvous with one copy.
+const TWO_COPIES: usize = 8 << 10;
+
+impl Endpoint {
+    /// Returns the length up to which an eager message is the faster one, if the receiver copies its payload to a place of its own.
+    /// A longer message is faster with [`SendOptions::rendezvous`](super::SendOptions::rendezvous). This is
+    /// [`Endpoint::max_message`], unless a module reads the peer's memory within a call, as on the same host.
+    ///
+    /// # Errors
+    /// The errors of [`Endpoint::max_message`].
+    pub fn eager_limit(&self) -> Result<usize, PostError> {
+        let most = self.max_message()?;
+        let reads = self.inner.reads_at_once();
+        Ok(if reads { most.min(TWO_COPIES) } else { most })
+    }
 }
 
 impl EndpointState {
@@ -83,8 +102,9 @@ impl Endpoint {
         let max_message = self.max_message()?;
         Ok(EndpointLimits {
             max_message,
-            max_short: ep.max_short.get(),
-            max_gathered: ep.max_zcopy.get(),
+            eager_limit: self.eager_limit()?,
+            max_short: ep.message.max_short(),
+            max_gathered: ep.message.max_gathered(),
             max_pending: ep.most_operations(),
             max_queued_bytes: ep.shared.core.queue_bytes,
         })

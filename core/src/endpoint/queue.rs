@@ -4,15 +4,12 @@
 //! Answers are in a separate queue, which progress drains first. The peer waits for answers. They must therefore not wait for an
 //! operation that waits for the peer, such as a fence or a request of this side.
 
-use super::queued::{EmulatedPut, Failed, QueuedOp, Waiting};
+use super::queued::{Failed, QueuedOp, Waiting};
 use super::{EndpointState, State};
-use crate::op::Id;
-use crate::proto::emulate::{Answer, PUT_HEAD, PUT_NOTIFY_HEAD, Target, put_head};
-use crate::proto::id;
-use crate::registry::abi::PackBuffer;
+use crate::proto::emulate::Answer;
 use crate::shared::OPERATION_BYTES;
 use crate::{Error, Status};
-use std::rc::Rc;
+use tieline_order::Id;
 
 /// The maximum number of answers that an endpoint keeps. If its peer exceeds this number, the endpoint is failed. The number is 16
 /// times the number of operations that an endpoint may have open by default (`queue_bytes / OPERATION_BYTES`).
@@ -31,17 +28,7 @@ impl EndpointState {
             }
             QueuedOp::Message { id, header, payload, .. }
             | QueuedOp::Returned { id, header, payload } => self.message_now(*id, *header, payload),
-            QueuedOp::Announce { announced, payload, .. } => {
-                self.message_now(id::ANNOUNCE, announced.raw(), payload)
-            }
             QueuedOp::Gather(op) => return self.attempt_gather(op),
-            QueuedOp::Put(op) => self.send_put(op),
-            QueuedOp::Forward { to, op } => {
-                if let Some(op) = op.take() {
-                    to.post(*op);
-                }
-                Ok(())
-            }
             QueuedOp::Notify { word, request, lanes } => {
                 return self.attempt_notify(*word, *request, lanes);
             }
@@ -49,37 +36,16 @@ impl EndpointState {
                 return Ok(!self.shared.ops.borrow().is_open(*request));
             }
             QueuedOp::FlushLanes { request, lanes } => return Ok(self.flush_lanes(*request, lanes)),
-            QueuedOp::Native(op) => return self.attempt_native(op),
+            QueuedOp::Native(op) => match op.answer {
+                Some(answer) => self.send_by_messages(op, answer),
+                None => return self.attempt_native(op),
+            },
             QueuedOp::Atomic(op) => return self.attempt_atomic(op),
         };
         match sent {
             Ok(()) => Ok(true),
             Err(Status::Again) => Ok(false),
             Err(status) => Err(self.by_message_lane(status)),
-        }
-    }
-
-    /// Sends the part of a put that the transport accepts now.
-    fn send_put(&self, op: &mut EmulatedPut) -> Result<(), Status> {
-        let longest_head = if op.notify.is_some() { PUT_NOTIFY_HEAD } else { PUT_HEAD };
-        let piece = self.most_behind(longest_head)?;
-        loop {
-            let n = piece.min(op.len - op.sent);
-            let last = op.sent + n == op.len;
-            let target = Target { offset: op.target.offset + op.sent as u64, ..op.target };
-            let word = op.notify.filter(|_| last);
-            let head = put_head(&target, word);
-            let pack = |out: &mut PackBuffer<'_>| {
-                out.put(&head)?;
-                op.memory.pack(op.at + op.sent, n, out)
-            };
-            let message = if word.is_some() { id::PUT_NOTIFY } else { id::PUT };
-            let answer = if last { op.answer.raw() } else { 0 };
-            self.pack_now(message, answer, head.len() + n, pack)?;
-            op.sent += n;
-            if last {
-                return Ok(());
-            }
         }
     }
 
@@ -90,7 +56,7 @@ impl EndpointState {
     }
 
     /// Handles an operation whose sending may have ended it.
-    fn left(&self, op: &QueuedOp) {
+    pub(super) fn left(&self, op: &QueuedOp) {
         let Some(id) = op.ends_when_sent() else { return };
         let plain = self.shared.ops.borrow_mut().sent_plain(id);
         match plain {
@@ -100,18 +66,21 @@ impl EndpointState {
         }
     }
 
-    /// Posts an operation now if the queue is empty. Queues the operation if it cannot be posted, or not completely.
-    pub(crate) fn post(&self, mut op: QueuedOp) {
-        if op.is_message() {
+    /// Posts an operation now if the queue is empty. Queues the operation if it cannot be posted, or not completely. A request of
+    /// emulation waits in this queue only for a fence if the peer has a service worker.
+    pub(crate) fn post(&self, op: QueuedOp) {
+        let is_barrier = |op: &QueuedOp| matches!(op, QueuedOp::Barrier { .. });
+        let held_back = op.is_emulated() && self.queue.entries().iter().any(is_barrier);
+        let passed = if held_back { Some(op) } else { self.pass_on(op) };
+        let Some(mut op) = passed else { return };
+        let message = self.is_message(&op);
+        if message {
             // The endpoint's state records a failure.
             let _ = self.message_lane_opened();
         }
-        let first = !op.is_message() && self.queue_len() == 0;
+        let first = !message && self.queue_len() == 0;
         match self.state.get() {
-            State::Failed | State::Closed => match self.successor(&op) {
-                Some(user) => return user.put_first(op),
-                None => return self.end(op.request(), Err(self.dead_error())),
-            },
+            State::Failed | State::Closed => return self.end_entry(&op, self.dead_error()),
             State::New if !first => {}
             State::Ready | State::New => match self.attempt(&mut op) {
                 Ok(true) => return self.left(&op),
@@ -121,22 +90,36 @@ impl EndpointState {
             State::Queueing => {}
         }
         self.count(|counters| counters.queued += 1);
-        self.queued_bytes.set(self.queued_bytes.get() + op.copied());
-        self.queue.borrow_mut().push_back(op);
+        self.queue.push_back(op);
         self.queue_has_work();
     }
 
-    /// Returns the endpoint that has taken over the open operations; see [`EndpointState::hand_over`].
-    fn successor(&self, op: &QueuedOp) -> Option<Rc<EndpointState>> {
-        let owner = self.shared.ops.borrow().owner(op.request()?)?;
-        self.worker.endpoint_at(owner).filter(|_| owner != self.index)
+    /// Checks whether an entry of this queue needs this endpoint's message lane.
+    pub(super) fn is_message(&self, op: &QueuedOp) -> bool {
+        op.is_message() && !(op.is_emulated() && self.has_service())
     }
 
     /// Queues an operation at the front, because queued operations may depend on it.
     pub(super) fn put_first(&self, op: QueuedOp) {
-        self.queued_bytes.set(self.queued_bytes.get() + op.copied());
-        self.queue.borrow_mut().push_front(op);
+        self.queue.push_front(op);
         self.queue_has_work();
+    }
+
+    /// Posts a message ahead of the queue, whose entries may wait for it.
+    pub(super) fn post_first(&self, mut op: QueuedOp) {
+        // The endpoint's state records a failure.
+        let opened = self.message_lane_opened().unwrap_or(false);
+        match self.state.get() {
+            State::Failed | State::Closed => return self.end_entry(&op, self.dead_error()),
+            State::Ready | State::Queueing if opened => match self.attempt(&mut op) {
+                Ok(true) => return self.left(&op),
+                Ok(false) => {}
+                Err(failed) => return self.op_failed(&op, failed),
+            },
+            _ => {}
+        }
+        self.count(|counters| counters.queued += 1);
+        self.put_first(op);
     }
 
     fn queue_has_work(&self) {
@@ -152,26 +135,21 @@ impl EndpointState {
             // No operation would report the loss of the message, so the endpoint ends.
             self.fail(error.clone());
         }
+        self.end_entry(op, error);
+    }
+
+    /// Ends the operation of an entry that is not carried out.
+    pub(super) fn end_entry(&self, op: &QueuedOp, error: Error) {
         if let Some(unsaid) = op.unsaid() {
             self.shared.with_ops(|ops| ops.withdraw(unsaid));
         }
         self.end(op.request(), Err(error));
     }
 
-    /// Passes an operation that is emulated by messages to the endpoint that sends the messages, after operations that a fence
-    /// holds back in this queue. `control` is the endpoint to the peer's service worker, or this one if there is none.
-    pub(super) fn emulate(&self, control: &Rc<EndpointState>, op: QueuedOp) {
-        let held_back = |op: &QueuedOp| matches!(op, QueuedOp::Barrier { .. });
-        if !std::ptr::eq(self, Rc::as_ptr(control)) && self.queue.borrow().iter().any(held_back) {
-            return self.post(QueuedOp::Forward { to: control.clone(), op: Some(Box::new(op)) });
-        }
-        control.post(op);
-    }
-
     /// Checks whether another operation may become pending for which `len` bytes are copied.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         let open = self.shared.ops.borrow().open_of(self.index);
-        let bytes = self.queued_bytes.get() + open * OPERATION_BYTES;
+        let bytes = self.queue.bytes() + self.requests.bytes() + open * OPERATION_BYTES;
         // An endpoint without other operations accepts an operation of any size; otherwise it could never be sent.
         bytes == 0 || bytes + len + OPERATION_BYTES <= self.shared.core.queue_bytes
     }
@@ -189,23 +167,36 @@ impl EndpointState {
     /// Checks whether the queue can only advance after an event: a connection has formed or failed, or operations before a fence
     /// have ended.
     pub(crate) fn waits_for_event(&self) -> bool {
-        let messages_wait = || {
-            let pair = self.route.message().filter(|_| self.state.get() == State::New);
-            pair.is_some_and(|pair| self.worker.circuit_forms(self, pair.interface))
-        };
-        let (queue, answers) = (self.queue.borrow(), !self.answers.borrow().is_empty());
+        let (queue, answers) = (self.queue.entries(), !self.answers.borrow().is_empty());
+        let requests = self.requests.len() > 0;
+        let service_forms =
+            || self.open_service().is_some_and(|service| service.message_lane_forms());
         match queue.front() {
-            _ if answers && !messages_wait() => false,
-            Some(QueuedOp::Native(op)) => op.key.forming(op.declined).is_some(),
+            _ if requests && !service_forms() => false,
+            _ if answers && !self.message_lane_forms() => false,
+            Some(QueuedOp::Native(op)) if op.answer.is_none() => {
+                op.key.forming(op.declined).is_some()
+            }
             Some(QueuedOp::Barrier { request }) => self.shared.ops.borrow().is_open(*request),
             Some(QueuedOp::Notify { request, .. }) if !self.is_next(*request) => true,
-            Some(op) => op.is_message() && messages_wait(),
-            None => answers,
+            Some(op) => self.is_message(op) && self.message_lane_forms(),
+            None => answers || requests,
         }
     }
 
+    /// Checks whether the message lane waits for its connection.
+    pub(super) fn message_lane_forms(&self) -> bool {
+        let pair = self.route.message().filter(|_| self.state.get() == State::New);
+        pair.is_some_and(|pair| self.worker.circuit_forms(self, pair.interface))
+    }
+
     pub(crate) fn queue_len(&self) -> usize {
-        self.queue.borrow().len()
+        self.queue.len()
+    }
+
+    /// Returns the number of queued operations, including requests for the peer's service worker.
+    pub(crate) fn waiting_len(&self) -> usize {
+        self.queue.len() + self.requests.len()
     }
 
     /// Sends an answer, or keeps it until the lane accepts it. The error is the reason if neither is possible, and the peer then
@@ -262,7 +253,8 @@ impl EndpointState {
 
     /// Returns the number of queued operations and kept answers; `None` while either is borrowed for a change.
     pub(crate) fn try_waiting_len(&self) -> Option<usize> {
-        Some(self.queue.try_borrow().ok()?.len() + self.answers.try_borrow().ok()?.len())
+        let queued = self.queue.try_len()? + self.requests.try_len()?;
+        Some(queued + self.answers.try_borrow().ok()?.len())
     }
 
     pub(crate) fn answers_len(&self) -> usize {
@@ -294,10 +286,20 @@ impl EndpointState {
     /// Drains up to `budget` answers and up to `budget` operations; returns the number done and whether some remain.
     pub(crate) fn run_queue(&self, budget: usize) -> (usize, bool) {
         let answered = self.run_answers(budget);
-        let mut done = answered;
+        let (requested, _) = self.run_requests(budget);
+        let mut done = answered + requested;
         let most = done + budget;
         while done < most {
-            let message = self.queue.borrow().front().is_some_and(QueuedOp::is_message);
+            let emulated = self.queue.entries().front().is_some_and(QueuedOp::is_emulated);
+            if emulated && self.has_service() {
+                let Some(op) = self.queue.pop_front() else { break };
+                match self.pass_on(op) {
+                    Some(op) => self.put_first(op),
+                    None => done += 1,
+                }
+                continue;
+            }
+            let message = self.queue.entries().front().is_some_and(QueuedOp::is_message);
             if message && self.state.get() == State::New {
                 match self.message_lane_opened() {
                     Ok(true) => self.state.set(State::Queueing),
@@ -306,36 +308,30 @@ impl EndpointState {
                 }
             }
             // The operation is removed while it is attempted, because the attempt may queue more operations.
-            let Some(mut op) = self.queue.borrow_mut().pop_front() else { break };
+            let Some(mut op) = self.queue.pop_front() else { break };
             match self.attempt(&mut op) {
-                Ok(true) => {
-                    self.uncount(&op);
-                    done += 1;
-                    self.left(&op);
-                }
+                Ok(true) => self.left(&op),
                 Ok(false) if self.is_alive() => {
-                    self.queue.borrow_mut().push_front(op);
+                    let turned = op.is_message() && !message;
+                    self.queue.push_front(op);
+                    if turned {
+                        continue; // messages carry the rest of a put or get
+                    }
                     return (done, true);
                 }
                 // The operation ended with its endpoint.
                 Ok(false) => return (done + 1, false),
-                Err(failed) => {
-                    self.uncount(&op);
-                    self.op_failed(&op, failed);
-                    done += 1;
-                }
+                Err(failed) => self.op_failed(&op, failed),
             }
+            done += 1;
         }
-        let left = !self.queue.borrow().is_empty();
+        let left = self.queue.len() > 0;
         // A watched endpoint shows by this state that it has sent an operation.
         let sent = done > answered || !self.watched.get();
         if !left && sent && self.state.get() == State::Queueing {
             self.state.set(self.ready());
         }
-        (done, left || !self.answers.borrow().is_empty())
-    }
-
-    pub(super) fn uncount(&self, op: &QueuedOp) {
-        self.queued_bytes.set(self.queued_bytes.get().saturating_sub(op.copied()));
+        let more = self.requests.len() > 0 || !self.answers.borrow().is_empty();
+        (done, left || more)
     }
 }

@@ -1,17 +1,16 @@
 //! The types of an endpoint's pending work: queued operations, waiting answers, shared copies.
 
-use super::EndpointState;
 use super::key::KeyInner;
 use super::record::Completion;
 use crate::Status;
 use crate::mem::local::Memory;
 use crate::mem::pieces::Pieces;
-use crate::op::Id;
-use crate::proto::emulate::{Answer, AtomicCall, Target};
+use crate::proto::emulate::{Answer, AtomicCall};
 use crate::proto::id;
 use crate::proto::shared_copy::Plan;
 use crate::region::Region;
 use std::rc::Rc;
+use tieline_order::Id;
 
 /// An answer that the message lane has not accepted yet.
 pub(crate) struct Waiting {
@@ -22,27 +21,22 @@ pub(crate) struct Waiting {
 
 /// One queued operation.
 pub(crate) enum QueuedOp {
-    /// A message with a copied payload, or an internal message.
+    /// A message with a copied payload, or an internal message. Sending it ends `request`. The receiver's answer to a rendezvous
+    /// message (RTS) or another request ends the operation with the number `header`.
     Message { id: u16, header: u64, payload: Box<[u8]>, request: Option<Id> },
     /// A message that an earlier lane had accepted, and whose lane the peer then refused. The operation of the message has ended,
     /// or waits for the answer.
     Returned { id: u16, header: u64, payload: Box<[u8]> },
     /// A message gathered from regions.
     Gather(GatheredMessage),
-    /// A rendezvous message (RTS). The receiver's answer ends `announced`; sending the RTS ends `sent`.
-    Announce { announced: Id, sent: Id, payload: Box<[u8]> },
-    /// A put over messages.
-    Put(EmulatedPut),
     /// A notification to the peer's worker, sent after the puts before it have arrived. `lanes`: the lanes still to be flushed for
     /// locally completed puts, once known.
     Notify { word: u32, request: Id, lanes: Option<u64> },
-    /// An operation of the endpoint to the peer's service worker that a barrier holds back in this queue.
-    Forward { to: Rc<EndpointState>, op: Option<Box<QueuedOp>> },
     /// A barrier that holds back later operations until `request` has ended.
     Barrier { request: Id },
     /// The part of a flush that flushes lanes (one bit each, by rank) after every earlier operation has been posted.
     FlushLanes { request: Id, lanes: u64 },
-    /// A native put or get.
+    /// A put or get.
     Native(NativeOp),
     /// A native atomic.
     Atomic(NativeAtomic),
@@ -59,24 +53,33 @@ impl QueuedOp {
         QueuedOp::Message { id, header: 0, payload: bytes.into(), request: None }
     }
 
+    /// Checks whether the entry is a request of emulation of which nothing was sent. The peer's service worker executes it if there
+    /// is one.
+    pub(super) fn is_emulated(&self) -> bool {
+        match self {
+            QueuedOp::Native(op) => op.answer.is_some() && op.posted == 0,
+            QueuedOp::Message { id, request: None, .. } => {
+                matches!(*id, id::ATOMIC | id::KEY | id::KEY_NUMBERED)
+            }
+            _ => false,
+        }
+    }
+
     /// Checks whether the entry uses the message lane. Other operations do not wait for a connection to the peer's own worker:
     /// while that worker computes, the connection is not formed.
     pub(super) fn is_message(&self) -> bool {
         use QueuedOp::*;
-        matches!(
-            self,
-            Message { .. } | Returned { .. } | Announce { .. } | Gather(_) | Put(_) | Notify { .. }
-        )
+        match self {
+            Native(op) => op.answer.is_some(),
+            _ => matches!(self, Message { .. } | Returned { .. } | Gather(_) | Notify { .. }),
+        }
     }
 
     /// Returns the number of bytes that were copied for the entry, or that the list of its pieces takes.
     pub(super) fn copied(&self) -> usize {
         match self {
-            QueuedOp::Message { payload, .. }
-            | QueuedOp::Returned { payload, .. }
-            | QueuedOp::Announce { payload, .. } => payload.len(),
+            QueuedOp::Message { payload, .. } | QueuedOp::Returned { payload, .. } => payload.len(),
             QueuedOp::Gather(op) => op.pieces.size(),
-            QueuedOp::Put(op) => op.memory.room(op.len),
             QueuedOp::Native(op) => op.memory.room(op.len),
             _ => 0,
         }
@@ -85,31 +88,42 @@ impl QueuedOp {
     /// Returns the operation that fails with this entry.
     pub(crate) fn request(&self) -> Option<Id> {
         match self {
-            // A request ends only the operation whose answer it requests.
-            QueuedOp::Message { id, header, request: None, .. } if *id >= id::FIRST => {
+            // A request ends only the operation whose answer it requests. The header of HEADED is the application's.
+            QueuedOp::Message { id, header, .. } if *id >= id::FIRST && *id != id::HEADED => {
                 Id::from_raw(*header)
             }
             QueuedOp::Message { request, .. } => *request,
-            QueuedOp::Announce { announced, .. } => Some(*announced),
             QueuedOp::FlushLanes { request, .. } | QueuedOp::Notify { request, .. } => {
                 Some(*request)
             }
             QueuedOp::Gather(op) => Some(op.request),
-            QueuedOp::Put(op) => Some(op.request),
             QueuedOp::Native(op) => Some(op.request),
             QueuedOp::Atomic(op) => Some(op.request),
-            // A forwarded operation ends with its destination endpoint.
-            QueuedOp::Barrier { .. } | QueuedOp::Forward { .. } | QueuedOp::Returned { .. } => None,
+            QueuedOp::Barrier { .. } | QueuedOp::Returned { .. } => None,
         }
     }
 
     /// Returns an operation besides `request` that ends without a report if this entry is not carried out.
     pub(super) fn unsaid(&self) -> Option<Id> {
         match self {
-            // The last piece of a put requests the answer, and that piece was not sent.
-            QueuedOp::Put(op) if op.request != op.answer => Some(op.answer),
-            QueuedOp::Announce { sent, .. } => Some(*sent),
+            // The last message of a put requests the answer, and that message was not sent.
+            QueuedOp::Native(op) => op.answer.filter(|answer| *answer != op.request),
+            QueuedOp::Message {
+                id: id::ANNOUNCE | id::ANNOUNCE_HEADED | id::DELIVER,
+                request,
+                ..
+            } => *request,
             _ => None,
+        }
+    }
+
+    /// Checks whether this is the RTS of a rendezvous message.
+    pub(super) fn announces(&self, announced: Id) -> bool {
+        match self {
+            QueuedOp::Message { id, header, .. } | QueuedOp::Returned { id, header, .. } => {
+                matches!(*id, id::ANNOUNCE | id::ANNOUNCE_HEADED) && *header == announced.raw()
+            }
+            _ => false,
         }
     }
 
@@ -121,20 +135,11 @@ impl QueuedOp {
         }
     }
 
-    /// Returns the entry without its forwarding.
-    pub(super) fn not_forwarded(self) -> QueuedOp {
-        match self {
-            QueuedOp::Forward { op: Some(op), .. } => op.not_forwarded(),
-            op => op,
-        }
-    }
-
     /// Returns the operation that ends when the entry has been sent.
     pub(super) fn ends_when_sent(&self) -> Option<Id> {
         match self {
-            QueuedOp::Put(op) if op.request != op.answer => Some(op.request),
+            QueuedOp::Native(op) => op.answer.filter(|a| *a != op.request).map(|_| op.request),
             QueuedOp::Message { request, .. } => *request,
-            QueuedOp::Announce { sent, .. } => Some(*sent),
             QueuedOp::FlushLanes { request, .. } | QueuedOp::Notify { request, .. } => {
                 Some(*request)
             }
@@ -152,21 +157,7 @@ pub(crate) struct GatheredMessage {
     pub(super) request: Id,
 }
 
-/// A put over messages. The target's answer ends `answer`. If `answer` differs from `request`, sending the last piece ends
-/// `request`.
-pub(crate) struct EmulatedPut {
-    pub(super) memory: Memory,
-    pub(super) at: usize,
-    pub(super) len: usize,
-    pub(super) sent: usize,
-    pub(super) target: Target,
-    pub(super) request: Id,
-    pub(super) answer: Id,
-    /// The word of the notification in the put's last piece.
-    pub(super) notify: Option<u32>,
-}
-
-/// A native put or get that is being posted, or waits for earlier operations, a connection or the provider.
+/// A put or get that is being posted, or waits for earlier operations, a connection or the provider, or that messages carry.
 pub(crate) struct NativeOp {
     pub(crate) put: bool,
     pub(crate) memory: Memory,
@@ -178,7 +169,7 @@ pub(crate) struct NativeOp {
     pub(crate) request: Id,
     /// The rank of the preferred lane to the peer's memory.
     pub(super) rank: usize,
-    /// The lane on which an earlier fence relies; see [`EndpointState::may_leave`].
+    /// The lane on which an earlier fence relies; see `EndpointState::may_leave`.
     pub(super) fenced: u64,
     /// The number of bytes posted so far, if the operation takes several pieces.
     pub(super) posted: usize,
@@ -188,11 +179,41 @@ pub(crate) struct NativeOp {
     pub(super) declined: u64,
     /// Whether the call that posted it may have written or read some bytes, which are transferred again.
     pub(super) begun: bool,
-    /// The notification word, for a lane that supports notifications.
+    /// The notification word, for a lane that supports notifications or for the last message.
     pub(super) notify: Option<u32>,
+    /// The operation that the target's answer ends, if messages carry the transfer. If this is not `request`, sending the last
+    /// message ends `request`.
+    pub(super) answer: Option<Id>,
 }
 
 impl NativeOp {
+    /// Makes a transfer between `len` bytes of local memory from `at` on and the region of a key, from `offset` on.
+    pub(super) fn new(
+        put: bool,
+        (memory, at, len): (Memory, usize, usize),
+        (key, offset): (Rc<KeyInner>, u64),
+        request: Id,
+    ) -> NativeOp {
+        NativeOp {
+            put,
+            memory,
+            at,
+            len,
+            key,
+            offset,
+            completion: Completion::Remote,
+            request,
+            rank: 0,
+            fenced: 0,
+            posted: 0,
+            taken: 0,
+            declined: 0,
+            begun: false,
+            notify: None,
+            answer: None,
+        }
+    }
+
     /// Returns a copy for the operation's place in the queue; the original is removed and tried.
     pub(super) fn again(&self) -> NativeOp {
         NativeOp { memory: self.memory.clone(), key: self.key.clone(), ..*self }
@@ -206,7 +227,7 @@ pub(crate) struct NativeAtomic {
     pub(super) offset: u64,
     pub(super) fetch: bool,
     pub(super) request: Id,
-    /// The lane on which an earlier fence relies; see [`EndpointState::may_leave`].
+    /// The lane on which an earlier fence relies; see `EndpointState::may_leave`.
     pub(super) fenced: u64,
     /// The expected value of the 64-bit word, for an operation that the device does not support: 0 at first, then the last value
     /// found.

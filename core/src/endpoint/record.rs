@@ -5,8 +5,8 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr;
-use tieline_plugin_api::abi::{Atomic, Iov, Rma};
-use tieline_plugin_api::{atomic_op, op_flags};
+use tieline_plugin_api::abi::{Atomic, Iov, Rma, RmaList, RmaPart};
+use tieline_plugin_api::{atomic_op, op_flags, rma_kind};
 
 /// The operation of an atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +106,33 @@ pub(super) fn rma_list_op(
         reserved: 0,
     };
     RmaRecord { raw, _pieces: PhantomData }
+}
+
+/// The record of a list. The record points to its parts; the borrow keeps them in place.
+pub(super) struct ListRecord<'a> {
+    raw: RmaList,
+    _parts: PhantomData<&'a [RmaPart]>,
+}
+
+impl Deref for ListRecord<'_> {
+    type Target = RmaList;
+    #[inline]
+    fn deref(&self) -> &RmaList {
+        &self.raw
+    }
+}
+
+/// Makes the record of a list of puts or gets that complete at the target.
+pub(super) fn list_op(put: bool, parts: &[RmaPart], cookie: u64) -> ListRecord<'_> {
+    let raw = RmaList {
+        parts: parts.as_ptr(),
+        count: parts.len(),
+        cookie,
+        flags: op_flags::REMOTE_COMPLETION,
+        kind: if put { rma_kind::PUT } else { rma_kind::GET },
+        ..RmaList::empty()
+    };
+    ListRecord { raw, _parts: PhantomData }
 }
 
 pub(super) fn atomic_op_record(

@@ -45,27 +45,7 @@ impl Endpoint {
         offset: u64,
         completion: Completion,
     ) -> Result<Outcome, PostError> {
-        // For a range that ends before it begins, the length is larger than any region.
-        let len = range.end.wrapping_sub(range.start);
-        let from = local.inner.span.range(range.start, len);
-        let from = from.map_err(|status| local.outside(status, range.start, len))?;
-        let (fast, mut code) = (&key.inner.fast, OK);
-        if len < fast.put_below.get() && self.may_take_fast_path(key) {
-            let iov = Iov::new(from, len);
-            let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Remote);
-            code = fast.put(&op);
-            if code == OK {
-                return Ok(Outcome::Done(0));
-            }
-        } else if fast.is_short(len) {
-            match self.inner.post_short(key, from, len, offset, completion) {
-                Ok(outcome) => return Ok(outcome),
-                Err(said) => code = said,
-            }
-        }
-        let (at, local) = (range.start, Local::Region(local));
-        self.inner
-            .post_transfer(&Transfer { put: true, local, at, len, key, offset, completion }, code)
+        self.between_regions(true, local, range, key, offset, completion)
     }
 
     /// Writes bytes from any memory to the peer's region. The caller may reuse the local bytes when the call returns.
@@ -111,22 +91,42 @@ impl Endpoint {
         key: &RemoteKey,
         offset: u64,
     ) -> Result<Outcome, PostError> {
+        self.between_regions(false, local, range, key, offset, Completion::Remote)
+    }
+
+    /// Puts or gets a range of a local region.
+    #[inline(always)] // one function for put and get that costs neither a branch
+    fn between_regions(
+        &self,
+        put: bool,
+        local: &Region,
+        range: Range<usize>,
+        key: &RemoteKey,
+        offset: u64,
+        completion: Completion,
+    ) -> Result<Outcome, PostError> {
         // For a range that ends before it begins, the length is larger than any region.
         let len = range.end.wrapping_sub(range.start);
-        let to = local.inner.span.range(range.start, len);
-        let to = to.map_err(|status| local.outside(status, range.start, len))?;
+        let base = local.inner.span.range(range.start, len);
+        let base = base.map_err(|status| local.outside(status, range.start, len))?;
         let (fast, mut code) = (&key.inner.fast, OK);
-        if len < fast.get_below.get() && self.may_take_fast_path(key) {
-            let iov = Iov::new(to, len);
+        let below = if put { &fast.put_below } else { &fast.get_below };
+        if len < below.get() && self.may_take_fast_path(key) {
+            let iov = Iov::new(base, len);
             let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Remote);
-            code = fast.get(&op);
+            code = if put { fast.put(&op) } else { fast.get(&op) };
             if code == OK {
                 return Ok(Outcome::Done(0));
             }
+        } else if put && fast.is_short(len) {
+            match self.inner.post_short(key, base, len, offset, completion) {
+                Ok(outcome) => return Ok(outcome),
+                Err(said) => code = said,
+            }
         }
-        let (at, local, completion) = (range.start, Local::Region(local), Completion::Remote);
-        self.inner
-            .post_transfer(&Transfer { put: false, local, at, len, key, offset, completion }, code)
+        let (at, local) = (range.start, Local::Region(local));
+        let transfer = Transfer { put, local, at, len, key, offset, completion };
+        self.inner.post_transfer(&transfer, code)
     }
 
     /// Posts an atomic that returns no value.

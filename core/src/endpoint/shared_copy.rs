@@ -3,10 +3,8 @@
 use super::key::ImportedKey;
 use super::post::Transfer;
 use super::queued::{Failed, NativeOp, QueuedOp, SharedCopy};
-use super::record::Completion;
 use super::{EndpointState, State};
 use crate::mem::local::{LocalBuffer, Memory};
-use crate::op::{Id, Kind, way};
 use crate::proto::id;
 use crate::proto::shared_copy::{
     CLAIMS, Claims, FINISHED, Plan, Run, TROUBLE, request_bytes, word,
@@ -18,6 +16,7 @@ use crate::{Error, Status};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use tieline_order::{Id, Kind, way};
 
 /// The number of times that the initiator checks for the helper's last chunk before it does other work.
 const PATIENCE: usize = 20_000;
@@ -28,7 +27,8 @@ const UNHELPED: u32 = 4;
 const ASK_AGAIN: u32 = 16;
 
 impl EndpointState {
-    /// Shares a large transfer with the peer. `None`: the transfer cannot be shared, and the caller copies it alone.
+    /// Starts [`Protocol::Together`](super::plan::Protocol::Together): shares a large transfer with the peer. `None`: the transfer
+    /// cannot be shared, and the caller copies it alone.
     pub(super) fn share_copy(
         &self,
         transfer: &Transfer<'_>,
@@ -39,9 +39,7 @@ impl EndpointState {
         let &Transfer { put, at, len, key, offset, .. } = transfer;
         let core = &self.shared.core;
         let needed = if put { Access::READ } else { Access::WRITE };
-        if len < core.assist_size
-            || key.inner.alone.get()
-            || !native.copies_between_processes()
+        if key.inner.alone.get()
             || !(local.is_lent() || local.inner.access.allows(needed))
             || self.address.context == core.id
             || !Plan::fits(len)
@@ -74,7 +72,7 @@ impl EndpointState {
             let claims = Claims { sequence, front: 0, back: 0 };
             word(&region, slot, CLAIMS)?.store(claims.pack(), Ordering::SeqCst);
             let bytes = request_bytes(&plan, control_key, memory_key)?;
-            if bytes.len() > self.max_packed.get() {
+            if bytes.len() > self.message.max_packed() {
                 return Ok(None);
             }
             match self.pack_now(id::ASSIST, 0, bytes.len(), |out| out.put(&bytes)) {
@@ -195,23 +193,9 @@ impl EndpointState {
         let (at, len) = (plan.at as usize, plan.len as usize);
         let memory = Memory::Region(local.clone());
         let part = self.open_native(Some(request), memory.clone(), at, len)?;
-        self.put_first(QueuedOp::Native(NativeOp {
-            put: plan.put,
-            memory,
-            at,
-            len,
-            key: key.clone(),
-            offset: plan.target.offset,
-            completion: Completion::Remote,
-            request: part,
-            rank: job.rank,
-            fenced: 0,
-            posted: 0,
-            taken: 0,
-            declined,
-            begun: true,
-            notify: None,
-        }));
+        let remote = (key.clone(), plan.target.offset);
+        let op = NativeOp::new(plan.put, (memory, at, len), remote, part);
+        self.put_first(QueuedOp::Native(NativeOp { rank: job.rank, declined, begun: true, ..op }));
         Ok(())
     }
 }

@@ -5,9 +5,9 @@ use super::EndpointState;
 use super::fast_path::FastPath;
 use super::key::RemoteKey;
 use super::record::{Completion, rma_op};
-use crate::op::Id;
 use crate::region::Access;
 use crate::request::{Outcome, Request};
+use tieline_order::Id;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, PENDING};
 

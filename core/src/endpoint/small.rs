@@ -4,16 +4,13 @@
 
 use super::EndpointState;
 use super::post::Transfer;
+use super::queued::NativeOp;
 use super::record::Completion;
-use crate::mem::local::LocalBuffer;
-use crate::op::{Id, Kind, way};
-use crate::proto::emulate::{get_request, put_head};
-use crate::proto::id;
-use crate::registry::abi::PackBuffer;
 use crate::request::{Outcome, Request};
 use crate::shared::Unanswered;
 use crate::{Error, Status};
 use std::rc::Rc;
+use tieline_order::{Kind, way};
 
 impl EndpointState {
     /// Sends an operation that [`Transfer::is_small`] permits, with the notification of a put (`notify`). `None`: nothing was sent.
@@ -49,16 +46,15 @@ impl EndpointState {
         let kind = if transfer.put { Kind::Put } else { Kind::Get };
         // The put's bytes are free when they have been sent; flushes wait for the target's answer.
         let ends_here = transfer.put && matches!(transfer.completion, Completion::Local);
+        let memory = self.hold_memory(transfer)?;
         let asked = match ends_here {
             true if !self.has_room(0) => return Err(Status::Again),
             true => self.shared.ops.borrow_mut().open_late(self.index, kind)?,
             false => self.open(kind)?,
         };
-        let sent = match transfer.put {
-            true => self.send_small_put(transfer, asked, notify),
-            false => self.send_small_get(transfer, asked),
-        };
-        if let Err(status) = sent {
+        let mut op = NativeOp { notify, ..transfer.part(memory, asked, 0, 0..transfer.len) };
+        self.by_messages(&mut op, asked);
+        if let Err(status) = self.send_by_messages(&mut op, asked) {
             self.shared.with_ops(|ops| ops.withdraw(asked));
             return Err(status);
         }
@@ -68,30 +64,6 @@ impl EndpointState {
             true => Ok(Outcome::Done(0)),
             false => Ok(Outcome::Pending(Request::new(self.shared.clone(), asked))),
         }
-    }
-
-    fn send_small_put(
-        &self,
-        transfer: &Transfer<'_>,
-        asked: Id,
-        notify: Option<u32>,
-    ) -> Result<(), Status> {
-        let head = put_head(&transfer.key.inner.target(transfer.offset), notify);
-        let message = if notify.is_some() { id::PUT_NOTIFY } else { id::PUT };
-        let pack = |out: &mut PackBuffer<'_>| {
-            out.put(&head)?;
-            transfer.local.pack(transfer.at, transfer.len, out)
-        };
-        self.pack_now(message, asked.raw(), head.len() + transfer.len, pack)
-    }
-
-    fn send_small_get(&self, transfer: &Transfer<'_>, asked: Id) -> Result<(), Status> {
-        let &Transfer { at, len, key, offset, .. } = transfer;
-        let memory = self.hold_memory(transfer)?;
-        let local_buffer = LocalBuffer { memory, offset: at, len, missing: len };
-        self.shared.ops.borrow_mut().set_local_buffer(asked, local_buffer);
-        let bytes = get_request(&key.inner.target(offset), len as u64);
-        self.message_now(id::GET, asked.raw(), &bytes)
     }
 
     /// Returns the record of the small operations that the peer's worker has not answered, shared by all endpoints to that worker.

@@ -2,8 +2,8 @@
 
 use super::queued::QueuedOp;
 use super::{EndpointState, Owner, State};
-use crate::op::{Id, Kind};
 use tieline_explain::snapshot::{EndpointStatus, Waits, cut, short};
+use tieline_order::{Id, Kind};
 
 impl EndpointState {
     /// Returns the state, and the oldest operation, from which the waiting time is determined.
@@ -41,12 +41,12 @@ impl EndpointState {
             let ops = self.shared.ops.borrow();
             ops.open_of(self.index) + ops.announced_of(self.index)
         };
-        status.queued = self.queue_len();
-        status.queued_bytes = self.queued_bytes.get();
+        status.queued = self.waiting_len();
+        status.queued_bytes = self.queue.bytes() + self.requests.bytes();
         status.answers = self.answers_len();
         status.counters = self.counters.get().named();
-        let lanes = self.lanes.borrow();
-        status.lanes = lanes.iter().filter_map(|lane| path(lane.interface).cloned()).collect();
+        status.lanes =
+            self.lanes.all().iter().filter_map(|lane| path(lane.interface).cloned()).collect();
         let waits = for_what.flatten().map(|for_what| (for_what, oldest.map(|oldest| oldest.id)));
         let id = waits.as_ref().and_then(|(_, id)| *id);
         status.waits = waits.map(|(for_what, _)| {
@@ -64,15 +64,11 @@ impl EndpointState {
             Some(slot) => slot.path.clone(),
             None => "an interface".to_owned(),
         };
-        let room = |path: &str| {
-            format!(
-                "room in {path}: the peer has not received earlier data, as when it makes no progress"
-            )
-        };
-        let forms = |interface: usize| self.worker.circuit_forms(self, interface);
-        let connects = |path: &str| format!("its connection over {path}");
-        let queue = self.queue.borrow();
+        let queue = self.queue.entries();
         if queue.is_empty() && self.answers.borrow().is_empty() {
+            if self.requests.len() > 0 {
+                return self.open_service().map(|service| service.message_lane_waits_for());
+            }
             let (kind, posted_to) = oldest?;
             return Some(match (kind, posted_to) {
                 (_, Some(interface)) => {
@@ -91,22 +87,18 @@ impl EndpointState {
                 (Kind::Announced, None) => {
                     "the peer to receive or refuse a rendezvous message".to_owned()
                 }
+                (Kind::Delivery, None) => {
+                    "the peer to acknowledge a message: its handler has to return".to_owned()
+                }
+                (Kind::Notice, None) => "the operations that a notification follows".to_owned(),
                 (Kind::Flush, None) => "operations in flight on its lanes".to_owned(),
                 (Kind::Native, None) => "its turn".to_owned(),
                 (Kind::Whole, None) => "its parts".to_owned(),
                 (Kind::Send, None) => "a peer's answer to what was sent before".to_owned(),
             });
         }
-        let message = || {
-            let pair = self.route.message().filter(|_| self.state.get() == State::New);
-            match pair {
-                Some(pair) if forms(pair.interface) => connects(&self.message_path()),
-                Some(_) => format!("{} to open", self.message_path()),
-                None => room(&self.message_path()),
-            }
-        };
         Some(match queue.front() {
-            Some(op) if op.is_message() => message(),
+            Some(op) if self.is_message(op) => self.message_lane_waits_for(),
             Some(QueuedOp::Native(op)) => match op.key.forming(op.declined) {
                 Some(_) => "a connection to the peer's memory".to_owned(),
                 None => "room for puts and gets".to_owned(),
@@ -115,7 +107,18 @@ impl EndpointState {
             Some(QueuedOp::Barrier { .. }) => "everything before a fence".to_owned(),
             Some(QueuedOp::FlushLanes { .. }) => "operations in flight on its lanes".to_owned(),
             Some(_) => "its turn".to_owned(),
-            None => message(), // only answers are pending
+            None => self.message_lane_waits_for(), // only answers are pending
         })
+    }
+
+    fn message_lane_waits_for(&self) -> String {
+        let path = self.message_path();
+        match self.state.get() {
+            State::New if self.message_lane_forms() => format!("its connection over {path}"),
+            State::New => format!("{path} to open"),
+            _ => format!(
+                "room in {path}: the peer has not received earlier data, as when it makes no progress"
+            ),
+        }
     }
 }

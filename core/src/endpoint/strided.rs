@@ -5,7 +5,6 @@
 //! returned to the caller.
 
 use super::{Endpoint, RemoteKey};
-use crate::op::{Id, Kind};
 use crate::region::{Access, Region};
 use crate::request::Outcome;
 use crate::{Error, PostError, Status};
@@ -206,8 +205,8 @@ impl Endpoint {
         if !ep.has_room_for(count + 1) {
             return Err(ep.refused(Status::Again));
         }
-        let whole = ep.open(Kind::Whole).map_err(|status| ep.refused(status))?;
-        let mut posted = Ok(());
+        // The whole operation is opened after its parts: a fence that a part makes strong waits for every operation that is open.
+        let (mut pending, mut posted) = (Vec::new(), Ok(()));
         for number in 0..there.count {
             let mut at = number * there.block;
             let mut offset = there.offset + number as u64 * there.stride as u64;
@@ -218,31 +217,16 @@ impl Endpoint {
                         true => self.put(local, range, key, offset),
                         false => self.get(local, range, key, offset),
                     };
-                    one.map(|outcome| self.wait_for_part(whole, outcome))
+                    if let Outcome::Pending(request) = one? {
+                        pending.push((request, None));
+                    }
+                    Ok(())
                 });
                 (at, offset) = (at + n, offset + n as u64);
             }
         }
-        ep.shared.part(whole, Ok(0));
-        if let Err(error) = posted {
-            // The posted parts continue. A flush reports their results, including failures so far.
-            ep.shared.ops.borrow_mut().forget(whole);
-            return Err(error);
-        }
-        Ok(ep.outcome(whole)?)
-    }
-
-    /// Makes the operation `whole` end no sooner than this part, and fail if the part fails.
-    fn wait_for_part(&self, whole: Id, part: Outcome) {
-        let Outcome::Pending(request) = part else { return };
-        let mut ops = self.inner.shared.ops.borrow_mut();
-        match ops.take(request.id) {
-            None => ops.then(request.id, whole),
-            Some(Ok(_)) => {}
-            Some(Err(error)) => ops.spoil(whole, error),
-        }
-        drop(ops);
-        drop(request); // the whole operation reports the part's result
+        // After an error, the posted parts continue without their requests. A flush reports their results, including failures so far.
+        posted.and_then(|()| ep.joined(pending, None))
     }
 }
 

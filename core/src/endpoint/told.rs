@@ -22,7 +22,7 @@ impl EndpointState {
     /// if operations were open or queued.
     pub(super) fn tell_of_failure(&self, error: &Error) {
         let Some(journal) = self.journal() else { return };
-        let is_missed = self.queue_len() > 0 || self.shared.ops.borrow().open_of(self.index) > 0;
+        let is_missed = self.waiting_len() > 0 || self.shared.ops.borrow().open_of(self.index) > 0;
         if error.status() != crate::Status::Closed || is_missed {
             journal.tell_of_failure(Some(self.address.entry.worker), &error.to_string());
         }
@@ -39,10 +39,10 @@ impl EndpointState {
         format!("{{message {}, {}}}", self.message_path(), self.route.composed)
     }
 
-    /// Returns the journal for entries about this endpoint. `None` without a live report, for an endpoint whose operations were
-    /// handed over, and for endpoints that the application does not own.
+    /// Returns the journal for entries about this endpoint. `None` without a live report, and for endpoints that the application does
+    /// not own.
     fn journal(&self) -> Option<&tieline_explain::journal::Journal> {
-        let is_told = self.owner == Owner::Application && !self.handed_over.get();
+        let is_told = self.owner == Owner::Application;
         self.shared.core.journal().filter(|_| is_told).map(|journal| &**journal)
     }
 }

@@ -4,7 +4,6 @@
 use super::queued::QueuedOp;
 use super::{EndpointState, State};
 use crate::interface::LaneLimits;
-use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
 
 impl EndpointState {
@@ -40,14 +39,9 @@ impl EndpointState {
             return false;
         }
         self.state.set(State::New);
-        self.message.set(RawEndpoint::nowhere());
+        self.message.leave();
         self.leave_lane(interface, error);
-        let copied: usize = returned.iter().map(QueuedOp::copied).sum();
-        self.queued_bytes.set(self.queued_bytes.get() + copied);
-        {
-            let mut queue = self.queue.borrow_mut();
-            returned.into_iter().rev().for_each(|message| queue.push_front(message));
-        }
+        returned.into_iter().rev().for_each(|message| self.queue.push_front(message));
         self.refresh_keys();
         let now = self.message_path();
         *self.refused_before.borrow_mut() = Some(format!("before that, {before}: {}", error.why()));
@@ -59,7 +53,7 @@ impl EndpointState {
     /// Checks that the peer has not refused this lane. A refused lane is not opened again, because each key would cause another
     /// refusal.
     pub(super) fn check_not_refused(&self, interface: usize) -> Result<(), Error> {
-        if self.past_lanes.borrow().iter().all(|lane| lane.interface != interface) {
+        if !self.lanes.was_refused(interface) {
             return Ok(());
         }
         let path = &self.shared.interfaces[interface].path;
@@ -100,10 +94,6 @@ impl EndpointState {
     /// Stops using this lane. The lane is closed with the endpoint, because queued operations may still refer to the lane.
     fn leave_lane(&self, interface: usize, error: &Error) {
         self.leave_interface(interface, error);
-        let mut lanes = self.lanes.borrow_mut();
-        let (left, kept) =
-            lanes.drain(..).partition(|lane| lane.owned && lane.interface == interface);
-        *lanes = kept;
-        self.past_lanes.borrow_mut().extend::<Vec<_>>(left);
+        self.lanes.refuse(interface);
     }
 }

@@ -2,13 +2,13 @@
 
 #![allow(unsafe_code)]
 
-use super::{Ends, Leaves, NAP, wait_for};
+use super::{Ends, Entrance, Leaves, NAP, wait_for};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::from_ref;
-use std::rc::Weak;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tieline_plugin_api::process::PerProcess;
+use tieline_plugin_api::process::{Mark, PerProcess};
 
 /// The number of attempts to lock the lists at exit.
 const TRIES: u32 = 50;
@@ -20,15 +20,35 @@ pub(crate) fn thread_number() -> usize {
     HERE.with(|here| from_ref(here).addr())
 }
 
-/// A worker, until it is dropped, and the thread that last used the worker.
+/// A worker and its entrance, until the worker is dropped.
 struct Entry {
     worker: Weak<dyn Leaves>,
-    thread: Arc<AtomicUsize>,
+    entrance: *const Entrance,
 }
 
-// SAFETY: one thread at a time uses a worker. Only the thread whose number is stored next to this reference reads the reference,
-// and drops it when it drops the worker; other threads only compare the address of the number.
+// SAFETY: one thread at a time uses a worker. Only a thread that has shut out all others reads the reference to the worker, and the
+// thread that drops the worker drops it. The entrance is `Sync`, and every thread may read it under the lock of the lists.
 unsafe impl Send for Entry {}
+
+impl Entry {
+    /// Returns the worker if this thread used it last, after it has shut out all other threads.
+    fn take_for(&self, here: usize) -> Option<Mine> {
+        // SAFETY: the worker keeps its entrance until `forget` has removed this entry, under the lock that the caller holds.
+        let entrance = unsafe { &*self.entrance };
+        let mark = entrance.shut_out_others(here)?;
+        let worker = self.worker.upgrade();
+        if worker.is_none() {
+            entrance.open_again(mark, false);
+        }
+        Some(Mine { worker: worker?, mark })
+    }
+}
+
+/// A worker for which the exiting thread says goodbye.
+struct Mine {
+    worker: Rc<dyn Leaves>,
+    mark: Mark,
+}
 
 #[derive(Default)]
 struct Lists {
@@ -52,15 +72,15 @@ fn register() {
     }
 }
 
-/// Adds a worker. `thread` holds the number of the thread that last used the worker.
-pub(crate) fn enter(worker: Weak<dyn Leaves>, thread: &Arc<AtomicUsize>) {
+/// Adds a worker. The worker keeps its entrance in its place until it has called [`forget`].
+pub(crate) fn enter(worker: Weak<dyn Leaves>, entrance: &Entrance) {
     register();
-    lists().workers.push(Entry { worker, thread: thread.clone() });
+    lists().workers.push(Entry { worker, entrance });
 }
 
-/// Removes a worker; the caller is the thread that last used the worker.
-pub(crate) fn forget(thread: &Arc<AtomicUsize>) {
-    lists().workers.retain(|entry| !Arc::ptr_eq(&entry.thread, thread));
+/// Removes a worker; the caller is the thread that drops it.
+pub(crate) fn forget(entrance: &Entrance) {
+    lists().workers.retain(|entry| !std::ptr::eq(entry.entrance, entrance));
 }
 
 /// Adds a thread of the library.
@@ -86,12 +106,12 @@ extern "C" fn say_goodbye() {
     };
     let Some(lists) = (0..TRIES).find_map(tried) else { return };
     let here = thread_number();
-    let is_mine = |entry: &&Entry| entry.thread.load(Ordering::Relaxed) == here;
-    let mine = lists.workers.iter().filter(is_mine).filter_map(|entry| entry.worker.upgrade());
-    let (mine, threads) = (mine.collect::<Vec<_>>(), lists.threads.clone());
+    let mine = lists.workers.iter().filter_map(|entry| entry.take_for(here)).collect::<Vec<_>>();
+    let threads = lists.threads.clone();
     drop(lists);
-    for worker in mine {
-        let _ = catch_unwind(AssertUnwindSafe(|| worker.leave_at_exit()));
+    for Mine { worker, mark } in mine {
+        let has_left = catch_unwind(AssertUnwindSafe(|| worker.leave_at_exit())).unwrap_or(true);
+        worker.entrance().open_again(mark, has_left);
     }
     wait_for(&threads);
 }

@@ -1,9 +1,9 @@
 //! The limits of one endpoint of a provider: the lesser of the module's limits and the endpoint's own.
 
 use super::InterfaceSlot;
-use crate::registry::LEAST_PACKED;
-use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
+use tieline_host::LEAST_PACKED;
+use tieline_host::abi::RawEndpoint;
 use tieline_plugin_api::abi::{EndpointLimits, ModuleAttr};
 use tieline_plugin_api::caps;
 

@@ -10,9 +10,6 @@ pub(crate) use said::Said;
 
 use crate::mem::DomainSlot;
 use crate::rank::ModuleRef;
-use crate::registry::LoadedProvider;
-use crate::registry::abi::events::{Polled, payload};
-use crate::registry::abi::objects::OpenInterface;
 use crate::setup::{ModuleUse, Roles};
 use crate::sys::Poller;
 use crate::{Error, Status};
@@ -20,6 +17,10 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use tieline_host::LoadedProvider;
+use tieline_host::abi::WatchWords;
+use tieline_host::abi::events::{Polled, payload};
+use tieline_host::abi::objects::OpenInterface;
 use tieline_plugin_api::abi::ModuleAttr;
 use tieline_plugin_api::connects;
 
@@ -60,6 +61,8 @@ pub(crate) struct InterfaceSlot {
     pub(crate) roles: Roles,
     pub(crate) attr: ModuleAttr,
     pub(crate) interface: OpenInterface,
+    /// The words that stand for a poll of the interface; none once it is out of use.
+    pub(crate) words: Cell<WatchWords>,
     /// The reason that the interface serves no new endpoint: its device is gone, or its provider failed.
     pub(crate) out_of_use: RefCell<Option<Error>>,
     /// The number of polls since the last event.
@@ -98,6 +101,7 @@ impl InterfaceSlot {
             roles: module.roles,
             attr: module.attr,
             to_endpoint: module.attr.connects & connects::TO_INTERFACE == 0,
+            words: Cell::new(interface.watch_words()),
             interface,
             out_of_use: RefCell::default(),
             quiet: Cell::new(0),

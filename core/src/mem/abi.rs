@@ -2,14 +2,15 @@
 
 #![allow(unsafe_code)]
 
+use super::DomainSlot;
 use super::Memory;
 use super::access::Access;
 use super::region::{Backing, Counted, Region, Registration};
 use crate::Error;
-use crate::registry::abi::objects::Registered;
 use crate::sys::{OwnedBuffer, Span};
 use std::ops::Range;
 use std::sync::Arc;
+use tieline_host::abi::objects::Registered;
 
 impl Memory {
     /// Registers a buffer, which the region owns.
@@ -38,15 +39,16 @@ impl Memory {
     }
 
     /// Makes a region for peers from a part of a region; peers can access only that part. The part is accessible as long as the
-    /// returned region exists.
+    /// returned region exists. `wanted` selects the domains.
     pub(crate) fn part_for_peers(
         self: &Arc<Self>,
         of: &Region,
         range: Range<usize>,
         access: Access,
+        wanted: impl Fn(&DomainSlot) -> bool,
     ) -> Result<Region, Error> {
         let (span, backing) = part(of, range)?;
-        self.register(span, access, backing)
+        self.register_in(span, access, backing, wanted)
     }
 
     /// Makes a region from a part of a region for a peer that shares a copy over one domain, registered only with that domain.

@@ -1,10 +1,12 @@
 //! The local memory of operations, which the operation table keeps until they have ended.
 
+use super::key::KeyName;
 use super::pieces::Pieces;
 use super::region::Region;
 use crate::Status;
-use crate::registry::abi::PackBuffer;
+use crate::sys::Span;
 use std::rc::Rc;
+use tieline_host::abi::PackBuffer;
 
 /// The local memory of an operation in flight.
 #[derive(Clone)]
@@ -15,6 +17,12 @@ pub(crate) enum Memory {
     Bytes(Rc<[u8]>),
     /// Pieces of regions, treated as one range.
     Pieces(Rc<Pieces>),
+    /// The regions of a list that a module carries out with one completion. A region of adjacent descriptors is here once.
+    List(Rc<[Region]>),
+    /// Memory of the application in no region, which the caller has promised to keep until the operation has ended.
+    Raw(Span),
+    /// The place for the value of an atomic, with the same promise.
+    Value(Span),
 }
 
 impl Memory {
@@ -27,7 +35,8 @@ impl Memory {
                 // Only puts use copied bytes, and puts only read them.
                 Ok(bytes.ok_or(Status::OutOfRange)?.as_ptr().cast_mut())
             }
-            Memory::Pieces(_) => Err(Status::Invalid),
+            Memory::Raw(span) => span.range(at, len),
+            Memory::Pieces(_) | Memory::List(_) | Memory::Value(_) => Err(Status::Invalid),
         }
     }
 
@@ -42,6 +51,8 @@ impl Memory {
             Memory::Region(region) => out.put_span(&region.inner.span, at, len),
             Memory::Bytes(bytes) => out.put(&bytes[at..at + len]),
             Memory::Pieces(pieces) => pieces.pack(at, len, out),
+            Memory::Raw(span) => out.put_span(span, at, len),
+            Memory::List(_) | Memory::Value(_) => Err(Status::Invalid),
         }
     }
 
@@ -49,7 +60,8 @@ impl Memory {
     fn write(&self, at: usize, data: &[u8]) -> Result<(), Status> {
         match self {
             Memory::Region(region) => region.inner.span.write(at, data),
-            Memory::Bytes(_) => Err(Status::BadData),
+            Memory::Raw(span) => span.write(at, data),
+            Memory::Bytes(_) | Memory::List(_) | Memory::Value(_) => Err(Status::BadData),
             Memory::Pieces(pieces) => {
                 let mut rest = data;
                 pieces.parts(at, data.len()).try_for_each(|(region, at, len)| {
@@ -65,18 +77,27 @@ impl Memory {
     pub(crate) fn within(&self, at: usize, len: usize, most: usize) -> usize {
         match self {
             Memory::Pieces(pieces) => pieces.within(at, len, most),
-            Memory::Region(_) | Memory::Bytes(_) => len,
+            _ => len,
         }
     }
 
     /// Returns the bytes of `queue_bytes` that a queued operation of `len` bytes takes, in addition to its own entry.
     pub(crate) fn room(&self, len: usize) -> usize {
         match self {
-            Memory::Region(_) => 0,
+            Memory::Region(_) | Memory::List(_) | Memory::Raw(_) | Memory::Value(_) => 0,
             Memory::Bytes(_) => len,
             Memory::Pieces(pieces) => pieces.size(),
         }
     }
+}
+
+/// Stores a value in a place of 4 or 8 bytes.
+pub(crate) fn store(place: &Span, value: u64) {
+    // The place was made with one of these lengths, so the range lies inside it.
+    let _ = match place.len() {
+        4 => place.write(0, &(value as u32).to_ne_bytes()),
+        _ => place.write(0, &value.to_ne_bytes()),
+    };
 }
 
 /// The local memory that an operation in flight reads or writes.
@@ -94,17 +115,45 @@ impl LocalBuffer {
         LocalBuffer { memory, offset, len, missing: 0 }
     }
 
-    /// Makes the record of a request for the key of a handle, by the endpoint with the number `of`.
-    pub(crate) fn for_key_request(of: u64, handle: u64) -> LocalBuffer {
-        let asks = [of.to_le_bytes(), handle.to_le_bytes()].concat();
-        LocalBuffer::held(Memory::Bytes(asks.into()), 0, 16)
+    /// Checks whether a module may access the memory by a key.
+    pub(crate) fn is_registered(&self) -> bool {
+        match &self.memory {
+            Memory::Region(region) => region.has_keys_of_modules(),
+            Memory::List(regions) => regions.iter().any(Region::has_keys_of_modules),
+            _ => false,
+        }
     }
 
-    /// Returns the number of the requesting endpoint, and the handle.
-    pub(crate) fn key_request(&self) -> Option<(u64, u64)> {
+    /// Checks whether the operation is a list, whose failure names the part that failed.
+    pub(crate) fn is_of_list(&self) -> bool {
+        matches!(self.memory, Memory::List(_))
+    }
+
+    /// Stores the value of an operation that has succeeded, if it has a place for the value.
+    #[inline]
+    pub(crate) fn store(&self, value: u64) {
+        if let Memory::Value(place) = &self.memory {
+            store(place, value);
+        }
+    }
+
+    /// Makes the record of a request for a key by its name, by the endpoint with the number `of`.
+    pub(crate) fn for_key_request(of: u64, name: KeyName) -> LocalBuffer {
+        let (kind, word) = match name {
+            KeyName::Handle(handle) => (0u64, handle),
+            KeyName::Number(number) => (1, number),
+        };
+        let asks = [of, kind, word].map(u64::to_le_bytes).concat();
+        LocalBuffer::held(Memory::Bytes(asks.into()), 0, 24)
+    }
+
+    /// Returns the number of the requesting endpoint, and the name of the key.
+    pub(crate) fn key_request(&self) -> Option<(u64, KeyName)> {
         let Memory::Bytes(asks) = &self.memory else { return None };
-        let (of, handle) = asks.split_first_chunk::<8>()?;
-        Some((u64::from_le_bytes(*of), u64::from_le_bytes(handle.try_into().ok()?)))
+        let word =
+            |at: usize| Some(u64::from_le_bytes(asks.get(at * 8..)?.first_chunk().copied()?));
+        let (of, kind, word) = (word(0)?, word(1)?, word(2)?);
+        Some((of, if kind == 0 { KeyName::Handle(word) } else { KeyName::Number(word) }))
     }
 
     /// Stores bytes of a message. Returns `true` if they were the last ones.

@@ -1,6 +1,6 @@
 //! Memory of a context: its domains, the regions registered with them, and their remote keys.
 //!
-//! Workers and all layers above them use this module. This module uses providers through `registry`, and depends on neither workers
+//! Workers and all layers above them use this module. This module uses providers through `tieline-host`, and depends on neither workers
 //! nor endpoints. A region keeps the memory state alive, and nothing else of its context.
 
 mod abi;
@@ -11,13 +11,14 @@ pub(crate) mod pieces;
 pub mod region;
 mod room;
 
-use crate::registry::LoadedProvider;
-use crate::registry::abi::objects::OpenDomain;
 use crate::sys::{self, Exposed, ForkGuard, OwnedBuffer, Span};
 use crate::{Error, Status};
 use region::{Access, Backing, Parked, Region, RegionState, Registration, Table};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tieline_explain::Log;
+use tieline_host::LoadedProvider;
+use tieline_host::abi::objects::OpenDomain;
 use tieline_plugin_api::abi::DomainAttr;
 use tieline_plugin_api::memory_caps;
 
@@ -38,6 +39,10 @@ pub(crate) struct Memory {
     /// The domain whose device executes atomics on memory of this context; `None`: processors do.
     device_atomics: Option<usize>,
     gauge: room::Gauge,
+    /// Whether all keys contain the address of their region.
+    shows_addresses: AtomicBool,
+    /// Whether peers may request keys by numbers.
+    publishes_keys: AtomicBool,
     guard: Arc<ForkGuard>,
     notes: Arc<Log<String>>,
     /// The domains, declared last: all fields above that point into a domain are dropped first.
@@ -58,10 +63,26 @@ impl Memory {
             parked: Parked::default(),
             device_atomics,
             gauge: room::Gauge::default(),
+            shows_addresses: AtomicBool::new(false),
+            publishes_keys: AtomicBool::new(false),
             guard,
             notes,
             domains,
         }
+    }
+
+    /// Sets what the application has permitted for the keys of this context, before the first key is made.
+    pub(crate) fn permit(&self, addresses: bool, numbers: bool) {
+        self.shows_addresses.store(addresses, Ordering::Relaxed);
+        self.publishes_keys.store(numbers, Ordering::Relaxed);
+    }
+
+    fn shows_addresses(&self) -> bool {
+        self.shows_addresses.load(Ordering::Relaxed)
+    }
+
+    fn publishes_keys(&self) -> bool {
+        self.publishes_keys.load(Ordering::Relaxed)
     }
 
     /// Allocates memory from the first domain that can allocate. An empty region and a region above the limit of file sizes are
@@ -143,7 +164,8 @@ impl Memory {
         self.complete(span, access, None, backing, wanted)
     }
 
-    /// Registers a span with every domain that `wanted` selects and that can, except the domain that has registered it already.
+    /// Registers a span with every domain that `wanted` selects and that can, except the domain that has registered it already. A part
+    /// of memory that a domain has allocated can be registered with that domain for reading.
     fn complete(
         self: &Arc<Self>,
         span: Span,
@@ -157,11 +179,15 @@ impl Memory {
         let exposed = Exposed::new(span, backing.is_borrowed());
         let number = self.regions.insert(exposed, access);
         let mut inner = RegionState::new(self.clone(), number, span, access, backing);
+        inner.registrations = Vec::with_capacity(self.domains.len());
         inner.registrations.extend(given);
         for (index, slot) in self.domains.iter().enumerate() {
             let known = inner.registrations.iter().any(|r| r.domain == index);
-            let can = slot.attr.caps & memory_caps::REGISTER != 0 && wanted(slot);
-            if known || !can || span.len() == 0 {
+            let can = slot.attr.caps & memory_caps::REGISTER != 0
+                || slot.attr.caps & memory_caps::REGISTER_PARTS != 0
+                    && Access::READ.allows(access)
+                    && inner.backing.is_part_given_by(index);
+            if known || !can || !wanted(slot) || span.len() == 0 {
                 continue;
             }
             match slot.domain.register(span, access.bits(), access.register_flags()) {

@@ -2,8 +2,8 @@
 
 use super::region::Region;
 use crate::Status;
-use crate::registry::abi::PackBuffer;
 use std::ops::Range;
+use tieline_host::abi::PackBuffer;
 
 /// A piece of a region.
 struct Piece {

@@ -21,6 +21,8 @@
 mod close;
 mod handle;
 mod lent;
+mod numbers;
+mod sent;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -29,19 +31,21 @@ pub use close::NotClosed;
 pub(crate) use close::Parked;
 pub use handle::KeyHandle;
 pub(crate) use lent::Counted;
+pub(crate) use sent::{PartsOfTransient, Recipient};
 pub(crate) use table::Table;
 
 use super::Memory;
 pub use super::access::Access;
-use super::key::KeyRecord;
-use crate::registry::abi::objects::Registered;
+use super::key::{Form, KeyWriter};
 use crate::sys::{OwnedBuffer, Span};
+use crate::wire::Writer;
 use crate::{Error, Status};
 use once_cell::sync::OnceCell;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use tieline_host::abi::objects::Registered;
 
 /// The owner of a region's bytes.
 pub(crate) enum Backing {
@@ -65,6 +69,12 @@ impl Backing {
             Backing::Part(region) => region.inner.backing.is_borrowed(),
             Backing::Domain | Backing::Owned(_) | Backing::Copied(_) => false,
         }
+    }
+
+    /// Checks whether the bytes are a part of a region whose memory this domain has allocated.
+    pub(crate) fn is_part_given_by(&self, domain: usize) -> bool {
+        let Backing::Part(of) = self else { return false };
+        of.inner.registrations.iter().any(|one| one.gives && one.domain == domain)
     }
 }
 
@@ -96,6 +106,10 @@ pub(crate) struct RegionState {
     unsure: Option<Error>,
     /// The region's parts that peers are still accessing although nothing else refers to them.
     parts: close::Parts,
+    /// The region's parts that wait for their next message.
+    waiting: sent::Waiting,
+    /// The peer to whose messages the region belongs, as a part of another region.
+    sent_to: Option<Box<sent::SentTo>>,
 }
 
 /// Registered memory. Clones share one region.
@@ -109,7 +123,8 @@ pub(crate) struct RegionState {
 /// * **Bytes**: [`read`](Region::read), [`write`](Region::write), [`to_vec`](Region::to_vec) and the atomic views access the memory
 ///   concurrently with peers. Bytes that two sides access at the same time may be torn; words of the atomic views are not.
 /// * **Keys**: [`remote_key`](Region::remote_key) makes the key once and then returns the same bytes. [`handle`](Region::handle)
-///   returns an 8-byte handle of the key, which is also the same for each call.
+///   returns an 8-byte handle of the key, which is also the same for each call. [`publish`](Region::publish) makes the key available
+///   under a number of the application.
 /// * **End**: [`close`](Region::close) reports when no operation or peer accesses the memory any more. Dropping the last clone does
 ///   not report that. Pending operations hold the region, so dropping it does not end them.
 ///
@@ -237,51 +252,74 @@ impl Region {
         self.packed_key().cloned()
     }
 
-    pub(crate) fn packed_key(&self) -> Result<&Vec<u8>, Error> {
+    /// Returns a remote key like [`Region::remote_key`] that also contains the address of the region's first byte in this process.
+    /// The peer reads it by [`RemoteKey::address`](crate::RemoteKey::address), for a protocol that names remote memory by addresses.
+    ///
+    /// The address reveals the layout of this process's address space to everybody who has the key. Use this call only if the peers
+    /// may know it. [`ContextBuilder::keys_with_addresses`](crate::ContextBuilder::keys_with_addresses) does the same for all keys of
+    /// a context.
+    ///
+    /// # Errors
+    /// The errors of [`Region::remote_key`].
+    pub fn remote_key_with_address(&self) -> Result<Vec<u8>, Error> {
+        self.check_keys()?;
+        self.inner.memory.guard.check("a region")?;
+        let mut w = Writer::default();
+        self.append_key_with(&mut w, Form::Sealed, true)?;
+        Ok(w.bytes)
+    }
+
+    /// Checks that the region may have keys.
+    fn check_keys(&self) -> Result<(), Error> {
         if self.is_lent() {
             return Err(lent::no_key());
         }
-        if self.inner.revoked.load(Ordering::Acquire) {
-            return Err(no_more_keys());
-        }
+        if self.inner.revoked.load(Ordering::Acquire) { Err(no_more_keys()) } else { Ok(()) }
+    }
+
+    pub(crate) fn packed_key(&self) -> Result<&Vec<u8>, Error> {
+        self.check_keys()?;
         if self.inner.packed.get().is_none() {
             // In a forked child, a thread that does not exist there may be in the middle of packing, in the core or in a provider.
             self.inner.memory.guard.check("a region")?;
         }
-        self.inner.packed.get_or_try_init(|| self.pack_key())
+        self.inner.packed.get_or_try_init(|| {
+            let mut w = Writer::default();
+            self.append_key(&mut w, Form::Sealed)?;
+            Ok(w.bytes)
+        })
     }
 
-    fn pack_key(&self) -> Result<Vec<u8>, Error> {
+    /// Appends the remote key to other bytes, without keeping it.
+    pub(crate) fn append_key(&self, w: &mut Writer, form: Form) -> Result<(), Error> {
+        self.append_key_with(w, form, self.inner.memory.shows_addresses())
+    }
+
+    fn append_key_with(&self, w: &mut Writer, form: Form, address: bool) -> Result<(), Error> {
         let inner = &self.inner;
-        let mut parts = Vec::new();
-        let mut device_atomics = None;
+        if let Some(sent_to) = &inner.sent_to {
+            let _ = w.raw(sent_to.key());
+            return Ok(());
+        }
+        let whose = (&inner.memory.context, inner.id, inner.generation);
+        let mut key = KeyWriter::begin(w, form, whose, self.len() as u64, inner.access);
         for registration in &inner.registrations {
             let slot = &inner.memory.domains[registration.domain];
             let is_home = Some(registration.domain) == inner.device_atomics;
-            let bytes = match registration.memory.pack_key() {
-                Ok(bytes) => bytes,
+            let names = (&*slot.provider.name, &*slot.name);
+            let added = key.part(names, is_home, |out| registration.memory.append_key(out));
+            if let Err(error) = added {
                 // Atomics that are not executed by the device would not be atomic with respect to the device's own.
-                Err(error) if is_home => return Err(error),
-                // Peers access the memory through the other domains, or by messages.
-                Err(error) => {
-                    let text = format!("{} provided no key of some memory: {error}", slot.name);
-                    inner.memory.notes.add_once(text);
-                    continue;
+                if is_home {
+                    return Err(error);
                 }
-            };
-            device_atomics = is_home.then_some(parts.len()).or(device_atomics);
-            parts.push((slot.provider.name.clone(), slot.name.clone(), bytes));
+                // Peers access the memory through the other domains, or by messages.
+                let text = format!("{} provided no key of some memory: {error}", slot.name);
+                inner.memory.notes.add_once(text);
+            }
         }
-        KeyRecord {
-            context: inner.memory.context,
-            region: inner.id,
-            generation: inner.generation,
-            len: self.len() as u64,
-            access: inner.access,
-            parts,
-            device_atomics,
-        }
-        .pack()
+        key.end(address.then(|| inner.span.base().addr() as u64));
+        Ok(())
     }
 
     /// Returns an 8-byte handle for this region's [`remote_key`](Region::remote_key). The handle stays the same from the first call
@@ -359,6 +397,8 @@ impl RegionState {
             revoked: AtomicBool::new(false),
             unsure: None,
             parts: close::Parts::default(),
+            waiting: sent::Waiting::default(),
+            sent_to: None,
         }
     }
 

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-pub(crate) use crate::registry::abi::events::{Polled, payload};
+pub(crate) use tieline_host::abi::events::{Polled, payload};
 
 use super::{Inbox, Message};
 use crate::interface::InterfaceSlot;
@@ -10,6 +10,7 @@ use crate::shared::Shared;
 use std::cell::Cell;
 use std::ops::Deref;
 use std::rc::Rc;
+use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{event, event_flags};
 
 /// An event of a poll, owned by its only reader.
@@ -39,6 +40,21 @@ impl<'a> Handed<'a> {
             0 => Err(self.0),
             _ => Ok(LentMessage(self)),
         }
+    }
+
+    /// Returns the event of a message without a loan, which is released with its batch.
+    #[inline(always)]
+    pub(crate) fn not_lent(self) -> &'a Polled {
+        debug_assert_eq!(self.flags & event_flags::LENT, 0);
+        self.0
+    }
+
+    /// Runs a function with the message that follows the first `skip` bytes of this one. `event` supplies the fields other than the
+    /// payload and its loan.
+    pub(crate) fn behind(self, skip: usize, event: Event, with: impl FnOnce(Handed<'_>)) {
+        let event = Event { flags: self.flags, cookie: self.cookie, ..event };
+        let handed = self.0.with_rest(skip, event, |rest| with(Handed(rest)));
+        debug_assert!(handed.is_some(), "the caller has read the head");
     }
 
     /// Releases the event: a lent payload returns to the provider.
@@ -167,7 +183,6 @@ impl Drop for Lent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tieline_plugin_api::abi::Event;
 
     #[test]
     fn lent_buffer_is_released_once_after_handler_and_kept_message() {

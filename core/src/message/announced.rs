@@ -1,5 +1,6 @@
 //! The receiving side of rendezvous messages (announced messages), until they are received.
 
+use super::head::HeaderBytes;
 use crate::endpoint::Endpoint;
 use crate::interface::PeerId;
 use crate::proto::Origin;
@@ -34,7 +35,10 @@ pub(crate) struct Announced {
     pub(crate) id: u16,
     pub(crate) header: u64,
     pub(crate) len: usize,
-    pub(crate) key: RefCell<Box<[u8]>>,
+    pub(crate) header_bytes: HeaderBytes,
+    /// The length of the key in bytes, also after the key has been dropped.
+    pub(crate) key_len: usize,
+    pub(crate) key: RefCell<Vec<u8>>,
     pub(crate) stage: Cell<Stage>,
 }
 
@@ -98,6 +102,12 @@ impl Rendezvous {
         self.inner.header
     }
 
+    /// Returns the header bytes, as [`Message::header_bytes`](crate::Message::header_bytes) does.
+    #[must_use]
+    pub fn header_bytes(&self) -> &[u8] {
+        &self.inner.header_bytes
+    }
+
     /// Returns the length in bytes that the sender states. The length is not trustworthy: bound the memory that you allocate for
     /// the message.
     #[must_use]
@@ -149,9 +159,22 @@ impl Rendezvous {
     /// nothing is pending, and some bytes of a long range may have been written. The message was not answered, unless memory of one
     /// of the two sides is missing (`Permission`).
     pub fn receive_into(self, local: &Region, range: Range<usize>) -> Result<Outcome, NotReceived> {
+        self.receive_into_pieces(&[(local, range)])
+    }
+
+    /// Receives the message's first bytes into pieces of regions, in sequence: as many bytes as the pieces have together. For the
+    /// rest, the call is like [`Rendezvous::receive_into`].
+    ///
+    /// # Errors
+    /// The errors of [`Rendezvous::receive_into`]. [`PostError::Retry`] also if the list would have to be queued and the queue is
+    /// full.
+    pub fn receive_into_pieces(
+        self,
+        pieces: &[(&Region, Range<usize>)],
+    ) -> Result<Outcome, NotReceived> {
         let mut this = self;
         let taken = match this.worker.upgrade() {
-            Some(worker) => worker.take_announced(&this.inner, local, range),
+            Some(worker) => worker.take_announced(&this.inner, pieces),
             None => Err(Error::from_status(crate::Status::Closed).into()),
         };
         match taken {
@@ -186,9 +209,12 @@ pub type Untaken = NotReceived;
 
 impl Drop for Rendezvous {
     fn drop(&mut self) {
-        let worker = self.worker.upgrade().filter(|_| !self.over && self.shared.same_process());
+        let worker = self.worker.upgrade().filter(|_| self.shared.same_process());
         if let Some(worker) = worker {
-            worker.refuse_one(&self.inner);
+            if !self.over {
+                worker.refuse_one(&self.inner);
+            }
+            worker.reuse_announced(&self.inner);
         }
     }
 }

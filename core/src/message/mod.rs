@@ -2,11 +2,13 @@
 
 pub(crate) mod abi;
 pub(crate) mod announced;
+pub(crate) mod head;
 
 pub use crate::interface::PeerId;
 #[expect(deprecated, reason = "earlier names")]
 pub use announced::{Announcement, Untaken};
 pub use announced::{NotReceived, Rendezvous};
+pub use head::{Acknowledgement, HeaderBytes, MAX_HEADER_BYTES};
 
 use crate::endpoint::Endpoint;
 use crate::interface::InterfaceSlot;
@@ -22,26 +24,40 @@ use std::rc::{Rc, Weak};
 /// kind to a handler.
 pub(crate) const ANNOUNCED: u32 = u32::MAX;
 
+/// The kind of the events by which the core passes messages with a head to handlers ([`crate::proto::head`]).
+pub(crate) const HEADED: u32 = u32::MAX - 1;
+
 /// The part of a worker that its messages use.
 pub(crate) struct Inbox {
     /// The worker itself.
     pub(crate) worker: OnceCell<Weak<crate::worker::WorkerState>>,
     /// The rendezvous message whose handler runs.
     pub(crate) current: Cell<Option<Rendezvous>>,
+    /// The header bytes of the message of kind [`ANNOUNCED`] or [`HEADED`] whose handler runs.
+    pub(crate) header_bytes: Cell<HeaderBytes>,
+    /// The requested acknowledgement of the message whose handler runs.
+    pub(crate) acknowledgement: Cell<Option<Acknowledgement>>,
     shared: Rc<Shared>,
 }
 
 impl Inbox {
     pub(crate) fn new(shared: Rc<Shared>) -> Inbox {
-        Inbox { worker: OnceCell::new(), current: Cell::default(), shared }
+        Inbox {
+            worker: OnceCell::new(),
+            current: Cell::default(),
+            header_bytes: Cell::default(),
+            acknowledgement: Cell::default(),
+            shared,
+        }
     }
 
-    /// Returns a value whose drop removes a rendezvous message that its handler has not taken, even if the handler has panicked.
+    /// Returns a value whose drop removes a rendezvous message or an acknowledgement that the handler has not taken, even if the
+    /// handler has panicked.
     pub(crate) fn clear(&self) -> impl Drop + '_ {
         struct Clear<'a>(&'a Inbox);
         impl Drop for Clear<'_> {
             fn drop(&mut self) {
-                drop(self.0.current.take());
+                drop((self.0.current.take(), self.0.acknowledgement.take()));
             }
         }
         Clear(self)
@@ -96,6 +112,23 @@ impl<'a> Message<'a> {
     #[must_use]
     pub fn header(&self) -> u64 {
         self.event.header
+    }
+
+    /// Returns the header bytes: those that the sender has passed by
+    /// [`SendOptions::header_bytes`](crate::SendOptions::header_bytes), also for a rendezvous message. Other messages have none.
+    #[must_use]
+    pub fn header_bytes(&self) -> HeaderBytes {
+        match self.event.kind {
+            ANNOUNCED | HEADED => self.inbox.header_bytes.get(),
+            _ => HeaderBytes::default(),
+        }
+    }
+
+    /// Returns the object by which the message is acknowledged, if the sender has requested that for an eager message. Only the
+    /// first call returns it. If the handler does not call this method, the message is acknowledged when the handler has returned.
+    #[must_use = "dropped, it cancels the sender's operation"]
+    pub fn acknowledgement(&self) -> Option<Acknowledgement> {
+        if self.event.kind == HEADED { self.inbox.acknowledgement.take() } else { None }
     }
 
     /// Returns the length in bytes, also for a rendezvous message whose bytes have not been received.
@@ -172,6 +205,13 @@ impl<'a> Message<'a> {
         worker.known_endpoint(self.peer().0).map(Endpoint::new)
     }
 
+    /// Keeps a lent payload beyond the handler's call, without a copy. `None`: the payload is not lent, or was kept before.
+    pub(crate) fn keep_if_lent(&self) -> Option<KeptMessage> {
+        let payload = Payload::Lent(self.keep_lent()?);
+        let (id, header, peer) = (self.id(), self.header(), self.peer());
+        Some(KeptMessage { id, header, peer, payload, header_bytes: None })
+    }
+
     /// Keeps the payload beyond the handler's call. If the transport lends its buffers, the first call copies nothing. A
     /// [rendezvous message](Message::rendezvous) has no payload yet: the kept message is empty, and the message is refused unless
     /// [`Message::rendezvous`] is called.
@@ -179,7 +219,17 @@ impl<'a> Message<'a> {
     pub fn keep(&self) -> KeptMessage {
         let copied = || Payload::Copied(self.payload().into());
         let payload = self.keep_lent().map_or_else(copied, Payload::Lent);
-        KeptMessage { id: self.id(), header: self.header(), peer: self.peer(), payload }
+        let header_bytes = match self.event.kind {
+            ANNOUNCED | HEADED => Some(Box::new(self.inbox.header_bytes.get())),
+            _ => None,
+        };
+        KeptMessage {
+            id: self.id(),
+            header: self.header(),
+            peer: self.peer(),
+            payload,
+            header_bytes,
+        }
     }
 }
 
@@ -194,6 +244,7 @@ pub struct KeptMessage {
     header: u64,
     peer: PeerId,
     payload: Payload,
+    header_bytes: Option<Box<HeaderBytes>>,
 }
 
 impl KeptMessage {
@@ -207,6 +258,12 @@ impl KeptMessage {
     #[must_use]
     pub fn header(&self) -> u64 {
         self.header
+    }
+
+    /// Returns the header bytes, as [`Message::header_bytes`] does.
+    #[must_use]
+    pub fn header_bytes(&self) -> &[u8] {
+        self.header_bytes.as_ref().map_or(&[], |bytes| bytes)
     }
 
     /// Returns the sender.

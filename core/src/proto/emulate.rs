@@ -100,6 +100,8 @@ pub(crate) enum Answer {
     Data { token: u64, target: Target, len: u64, sent: u64 },
     /// The key for a handle (`proto/handles.rs`).
     Key { token: u64, key: Arc<[u8]> },
+    /// The acknowledgements of messages (`proto/head.rs`).
+    Delivered { status: i32, numbers: Box<[u8]> },
     /// A message of a service (`worker/services.rs`), ready to be sent.
     Service(Box<[u8]>),
 }

@@ -3,6 +3,7 @@
 pub(crate) mod announce;
 pub(crate) mod emulate;
 pub(crate) mod handles;
+pub(crate) mod head;
 pub(crate) mod shared_copy;
 pub(crate) mod torn;
 
@@ -25,6 +26,12 @@ pub(crate) mod id {
     pub(crate) const KEY: u16 = 0xf00d;
     pub(crate) const KEY_IS: u16 = 0xf00e;
     pub(crate) const EXITED: u16 = 0xf00f;
+    pub(crate) const HEADED: u16 = 0xf010;
+    pub(crate) const DELIVER: u16 = 0xf011;
+    pub(crate) const DELIVERED: u16 = 0xf012;
+    pub(crate) const ANNOUNCE_HEADED: u16 = 0xf013;
+    pub(crate) const KEY_NUMBERED: u16 = 0xf014;
+    pub(crate) const NAMED: u16 = 0xf020;
 }
 
 /// The sender of one of the core's own messages, and the circuit that carried the message; `None` for a message of an interface

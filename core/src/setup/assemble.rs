@@ -1,6 +1,7 @@
 //! Opening a context: from the configuration to the modules that every worker opens.
 
-use super::{Core, ModuleUse, Roles, connectors, ports, selftest, unusable};
+use super::connectors::{self, Tested};
+use super::{Core, Extras, ModuleUse, Roles, ports, selftest, unusable};
 use crate::address::Location;
 use crate::builtin::linked;
 use crate::compose::{self, Composition, Preferences};
@@ -8,15 +9,13 @@ use crate::config::{Config, Declared, ReportTo, vars};
 use crate::explain::{Record, Verdict};
 use crate::mem::{DomainSlot, Memory};
 use crate::rank::{ModuleFacts, ModuleRef, Role, compare};
-use crate::registry::abi::objects::OpenDomain;
-use crate::registry::{
-    Discovery, LoadedProvider, REFUSED_VALUE, Settings, discover, is_named_after,
-};
 use crate::sys::ForkGuard;
 use crate::{Error, Status};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tieline_explain::Log;
 use tieline_explain::journal::Journal;
+use tieline_host::abi::objects::OpenDomain;
+use tieline_host::{Discovery, LoadedProvider, REFUSED_VALUE, Settings, discover, is_named_after};
 use tieline_lookup::Names;
 use tieline_plugin_api::abi::{ModuleAttr, Set, fixed_str};
 use tieline_plugin_api::role;
@@ -24,6 +23,7 @@ use tieline_plugin_api::role;
 /// The access of the crate `tieline-host` to the configuration, also on behalf of providers.
 struct ConfigSettings {
     config: Arc<Config>,
+    load_all: bool,
     /// The names of the providers that were found.
     found: OnceLock<Vec<String>>,
     /// The providers that read the range of ports on which to listen.
@@ -31,8 +31,8 @@ struct ConfigSettings {
 }
 
 impl ConfigSettings {
-    fn new(config: Arc<Config>) -> ConfigSettings {
-        ConfigSettings { config, found: OnceLock::new(), listening: Mutex::default() }
+    fn new(config: Arc<Config>, load_all: bool) -> ConfigSettings {
+        ConfigSettings { config, load_all, found: OnceLock::new(), listening: Mutex::default() }
     }
 
     fn listening(&self) -> MutexGuard<'_, Vec<String>> {
@@ -56,6 +56,12 @@ impl Settings for ConfigSettings {
 
     fn found(&self, names: &[&str]) {
         let _ = self.found.set(names.iter().map(|name| (*name).to_owned()).collect());
+    }
+
+    fn mentions(&self, provider: &str) -> bool {
+        self.load_all
+            || self.config.names_set().any(|name| is_named_after(provider, name))
+            || self.config.selection(vars::PROVIDERS).is_ok_and(|list| list.asks_for(provider))
     }
 
     /// Permits a declaration by the provider with the longest matching name: TIELINE_SHM_CMA_... belongs to shm-cma rather than to
@@ -85,9 +91,9 @@ fn no_context(error: &Error) -> String {
 }
 
 impl Core {
-    pub(crate) fn open(config: Config, out_of_band: bool) -> Result<Arc<Core>, Error> {
+    pub(crate) fn open(config: Config, extras: Extras) -> Result<Arc<Core>, Error> {
         let journal = config.report_to()?.map(|to| Arc::new(journal(&to)));
-        let opened = Core::assemble(config, out_of_band).and_then(|core| {
+        let opened = Core::assemble(config, extras).and_then(|core| {
             core.check_usable()?;
             core.show()?;
             Ok(core)
@@ -147,13 +153,13 @@ impl Core {
     }
 
     /// Finds providers, ranks modules and composes paths; the result may be unusable.
-    pub(crate) fn assemble(config: Config, out_of_band: bool) -> Result<Arc<Core>, Error> {
+    pub(crate) fn assemble(config: Config, extras: Extras) -> Result<Arc<Core>, Error> {
         let config = Arc::new(config);
         let _ = config.secret()?;
         let id = crate::sys::random_id()?;
         let providers = config.selection(vars::PROVIDERS)?;
         let preferences = Preferences::from_config(&config)?;
-        let settings = Arc::new(ConfigSettings::new(config.clone()));
+        let settings = Arc::new(ConfigSettings::new(config.clone(), extras.load_all));
         let mut discovery = discover(settings.clone(), &linked(), &|name, version| {
             providers.admits(name, Some(version)).map(|_| ())
         });
@@ -200,7 +206,7 @@ impl Core {
         };
         let known = found.iter().map(|module| candidate(module, &discovery));
         let mut candidates = known.collect::<Result<Vec<_>, Error>>()?;
-        if out_of_band {
+        if extras.out_of_band {
             candidates.push(compose::out_of_band_candidate());
         }
         let brought = connectors::missing(&candidates, &preferences, &providers, &discovery);
@@ -221,9 +227,10 @@ impl Core {
         }
         // A connection module is used only after it was opened; if it cannot be opened, the composition is repeated without it.
         let mut closed: Vec<String> = Vec::new();
+        let mut tested = Tested::new(crate::sys::random_id()?);
         let composition = loop {
             let mut composition = compose::compose(&candidates, &preferences);
-            let Some(record) = closed_connector(&composition, &found, &domains, id) else {
+            let Some(record) = closed_connector(&composition, &found, &domains, &mut tested) else {
                 // The name of a closed connector, or of an excluded provider, did match, so the record "not found" is removed.
                 composition.records.retain(|r| {
                     let is_there = |name: &String| {
@@ -266,8 +273,10 @@ impl Core {
         let polls_often = config.bool(vars::POLLS_OFTEN)?;
         let spin = super::Spin::new(&config)?;
         let (guard, notes) = (Arc::new(ForkGuard::new()), Arc::new(Log::default()));
+        let tested = ports::are_any(&config).then(|| tested.keep(&connectors));
         let core = Arc::new(Core {
             id,
+            tested: Mutex::new(tested),
             location: Location::here(),
             config,
             discovery,
@@ -351,7 +360,8 @@ fn open_domains(
             records.push(with_domain(Record::provider(&provider.name, verdict)));
             continue;
         }
-        let opened = OpenDomain::open(provider, &name, id).and_then(|d| Ok((d.modules()?, d)));
+        let opened =
+            OpenDomain::open_checked(provider, &name, id).and_then(|d| Ok((d.modules()?, d)));
         let (modules, domain) = match opened {
             Ok(opened) => opened,
             // The device is not ready, or belongs to another user, which the operator can change.
@@ -422,11 +432,11 @@ fn closed_connector(
     composition: &Composition,
     found: &[FoundModule],
     domains: &[DomainSlot],
-    id: [u8; 16],
+    tested: &mut Tested,
 ) -> Option<Record> {
     modules_in_use(composition, found, true).into_iter().find_map(|module| {
         let slot = &domains[module.domain];
-        let error = slot.domain.open_connector(&module.name, id).err()?;
+        let error = tested.check(&module, slot).err()?;
         let verdict = Verdict::NotUsed { because: error.why().to_owned() };
         Some(Record::module(&slot.provider.name, &slot.name, &module.name, verdict))
     })
@@ -489,7 +499,7 @@ mod tests {
     #[test]
     fn provider_with_longest_matching_name_may_declare_variable() {
         let config = Arc::new(Config::builder().build().unwrap());
-        let settings = ConfigSettings::new(config);
+        let settings = ConfigSettings::new(config, false);
         assert!(settings.may_declare("shm", "TIELINE_SHM_CMA_CHUNK"), "nobody else is known");
         settings.found(&["shm", "shm-cma", "tcp"]);
         assert!(settings.may_declare("shm", "TIELINE_SHM_SIZE"));

@@ -16,16 +16,17 @@ use crate::config::{Config, vars};
 use crate::error::Scope;
 use crate::explain::Record;
 use crate::mem::Memory;
-use crate::registry::Discovery;
 use crate::sys::{ForkGuard, Poller, limits};
 use crate::{Error, Status};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use tieline_explain::journal::Journal;
 use tieline_explain::{Log, live, snapshot};
+use tieline_host::Discovery;
 use tieline_lookup::{self as lookup, NameService, Names, WorkerName};
 use tieline_plugin_api::abi::ModuleAttr;
 
+pub(crate) use connectors::Tested;
 pub(crate) use spin::Spin;
 
 /// The roles of a module on a worker.
@@ -44,6 +45,15 @@ pub(crate) struct ModuleUse {
     pub(crate) attr: ModuleAttr,
 }
 
+/// What the program chooses for a context besides the configuration.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Extras {
+    /// Whether the application may carry wire-up datagrams.
+    pub(crate) out_of_band: bool,
+    /// Whether files are loaded whose providers have no device.
+    pub(crate) load_all: bool,
+}
+
 /// The state of a context that its workers and regions share. Providers, composition and modules do not change after opening.
 /// Notes, names and the state of the progress thread do.
 pub(crate) struct Core {
@@ -57,6 +67,8 @@ pub(crate) struct Core {
     pub(crate) modules: Vec<ModuleUse>,
     /// The connection-only modules that some path needs. Each worker tries to open them.
     pub(crate) connectors: Vec<ModuleUse>,
+    /// The connectors that were opened as a test, until the first worker takes them.
+    tested: Mutex<Option<Tested>>,
     /// The providers that read the range of ports on which to listen.
     pub(crate) listening: Vec<String>,
     /// Whether the application may carry wire-up datagrams.
@@ -103,6 +115,16 @@ impl Core {
     /// Fails in a forked child, which must not use anything of the context.
     pub(crate) fn check_process(&self, what: &str) -> Result<(), Error> {
         self.guard.check(what)
+    }
+
+    /// Returns the connectors that were opened as a test, for the first worker.
+    pub(crate) fn take_tested(&self) -> Option<Tested> {
+        self.tested.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn tested(&self) -> &Mutex<Option<Tested>> {
+        &self.tested
     }
 
     /// Adds a line to the report.
@@ -259,6 +281,7 @@ impl Drop for Core {
             // If a provider closed its domains in a forked child, it would say goodbye in its parent's name, and might wait for a
             // lock of a thread that does not exist in the child.
             std::mem::forget(std::mem::take(&mut self.discovery.providers));
+            std::mem::forget(self.take_tested());
             self.names.abandon();
         }
     }

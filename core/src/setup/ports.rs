@@ -2,7 +2,7 @@
 //! context would open, but no peer could connect: `tcp` takes the port, and `tcp-connect` finds it in use.
 
 use super::Core;
-use crate::config::vars;
+use crate::config::{Config, vars};
 use crate::{Error, Status};
 use tieline_net::Ports;
 use tieline_plugin_api::connects;
@@ -50,6 +50,11 @@ impl Needed {
             ),
         ))
     }
+}
+
+/// Checks whether listeners may use any port, so that one without a worker takes the port of no other.
+pub(super) fn are_any(config: &Config) -> bool {
+    Ports::parse(&config.text(vars::TCP_PORTS)).is_ok_and(|ports| ports.count().is_none())
 }
 
 /// Refuses a range that has fewer ports than a process with this context has listeners. `listening`: the providers that read the

@@ -6,12 +6,12 @@
 
 #![allow(unsafe_code)]
 
-use crate::registry::abi::RawEndpoint;
-use crate::registry::abi::events::{Batch, Polled};
-use crate::registry::abi::objects::{OpenDomain, OpenInterface, Registered};
 use crate::sys::OwnedBuffer;
 use crate::{Error, Status};
 use std::ffi::c_void;
+use tieline_host::abi::RawEndpoint;
+use tieline_host::abi::events::{Batch, Polled};
+use tieline_host::abi::objects::{OpenDomain, OpenInterface, Registered};
 use tieline_plugin_api::abi::{Atomic, Iov, ModuleAttr, Rma};
 use tieline_plugin_api::{OK, PENDING, access, atomic_op, caps, event, memory_caps, op_flags};
 

@@ -2,6 +2,7 @@
 
 use crate::config::{Config, vars};
 use crate::{Error, job, sys};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// The spin time while every process has a processor: a running peer usually answers within this time, even with 64 KiB over a
@@ -15,9 +16,11 @@ pub(crate) struct Spin {
     asked: Option<(Duration, String)>,
     /// The number of processes that the environment states; a joined job may state more.
     processes: usize,
-    processors: usize,
-    /// Whether a control group grants less time than there are processors, so that spinning would consume it.
-    by_quota: bool,
+    /// The number of processors in the affinity mask of the thread that opened the context.
+    allowed: usize,
+    /// The number of processors that control groups grant, if it is below that of the affinity mask. It is read when it first
+    /// matters: a process that is alone has a processor.
+    quota: OnceLock<Option<usize>>,
 }
 
 impl Spin {
@@ -26,17 +29,31 @@ impl Spin {
             true => None,
             false => Some((config.duration(vars::SPIN)?, config.origin(vars::SPIN).to_string())),
         };
-        let allowed = sys::processors_allowed();
-        // The affinity mask, and the quotas of the control groups that contain this process.
-        let granted = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Spin { asked, ..Spin::with(job::processes_on_this_host(), granted, allowed) })
+        let allowed = sys::processors_allowed().unwrap_or_else(granted);
+        let processes = job::processes_on_this_host();
+        let spin = Spin { asked, processes, allowed, quota: OnceLock::new() };
+        if spin.asked.is_none() {
+            // The clones of the workers get the quota of an ordinary job with the facts.
+            let _ = spin.processors();
+        }
+        Ok(spin)
     }
 
-    /// Makes the value from the `granted` processors and the `allowed` ones in the affinity mask, if that is known.
-    fn with(processes: usize, granted: usize, allowed: Option<usize>) -> Spin {
-        let processors = granted.min(allowed.unwrap_or(granted));
-        let by_quota = allowed.is_some_and(|allowed| granted < allowed);
-        Spin { asked: None, processes, processors, by_quota }
+    /// Returns the quota of the control groups that contain this process, if it is below the affinity mask of this thread.
+    fn quota(&self) -> Option<usize> {
+        *self.quota.get_or_init(|| {
+            let (allowed, granted) = (sys::processors_allowed()?, granted());
+            (granted < allowed).then_some(granted)
+        })
+    }
+
+    /// Returns the number of processors for the processes of the job on this host, and whether a quota limits it.
+    fn processors(&self) -> (usize, bool) {
+        let quota = if self.processes() > 1 { self.quota() } else { None };
+        match quota {
+            Some(quota) if quota < self.allowed => (quota, true),
+            _ => (self.allowed, false),
+        }
     }
 
     /// Returns the time to spin. `shared`: whether this thread has found that other threads use its processor.
@@ -44,9 +61,10 @@ impl Spin {
         if let Some((asked, _)) = &self.asked {
             return *asked;
         }
-        let crowded = self.processes() > self.processors;
+        let (processors, is_quota) = self.processors();
+        let crowded = self.processes() > processors;
         match shared {
-            _ if crowded && self.by_quota => Duration::ZERO,
+            _ if crowded && is_quota => Duration::ZERO,
             Some(true) => Duration::ZERO,
             None if crowded => Duration::ZERO,
             _ => ENOUGH,
@@ -68,18 +86,32 @@ impl Spin {
         }
         let count =
             |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
-        let quota = if self.by_quota { " by the quota of a control group" } else { "" };
+        let (processors, is_quota) = self.processors();
+        let quota = if is_quota { " by the quota of a control group" } else { "" };
         format!(
             "{spins}: {} of the job on this host, {}{quota}",
             count(self.processes(), "process", "processes"),
-            count(self.processors, "processor", "processors"),
+            count(processors, "processor", "processors"),
         )
+    }
+
+    /// Makes the value from the `granted` processors and the `allowed` ones in the affinity mask, if that is known.
+    #[cfg(test)]
+    fn with(processes: usize, granted: usize, allowed: Option<usize>) -> Spin {
+        let quota = allowed.filter(|allowed| granted < *allowed).map(|_| granted);
+        let allowed = allowed.unwrap_or(granted);
+        Spin { asked: None, processes, allowed, quota: OnceLock::from(quota) }
     }
 
     #[cfg(test)]
     pub(crate) fn for_tests(processes: usize, processors: usize, by_quota: bool) -> Spin {
         Spin::with(processes, processors, by_quota.then_some(processors + 1))
     }
+}
+
+/// Returns the number of processors by the affinity mask of this thread and the quotas of control groups.
+fn granted() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 #[cfg(test)]
@@ -95,11 +127,23 @@ mod tests {
             (4, None, 4, false),
         ] {
             let spin = Spin::with(8, granted, allowed);
-            assert_eq!((spin.processors, spin.by_quota), (processors, quota));
+            assert_eq!(spin.processors(), (processors, quota));
             let text = spin.text();
             assert!(text.contains(&format!("{processors} processors")), "{text}");
             assert_eq!(text.ends_with(" by the quota of a control group"), quota, "{text}");
         }
+    }
+
+    #[test]
+    fn quota_is_read_only_for_several_processes() {
+        let spin = |processes| Spin { quota: OnceLock::new(), ..Spin::with(processes, 2, None) };
+        let alone = spin(1);
+        assert_eq!(alone.budget(None), ENOUGH);
+        assert!(alone.text().ends_with("1 process of the job on this host, 2 processors"));
+        assert_eq!(alone.quota.get(), None);
+        let two = spin(2);
+        let _ = two.budget(None);
+        assert!(two.quota.get().is_some());
     }
 
     #[test]

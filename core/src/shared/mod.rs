@@ -7,22 +7,23 @@ mod unanswered;
 pub(crate) use orphans::End;
 pub(crate) use unanswered::Unanswered;
 
+use crate::exit::Entrance;
 use crate::interface::InterfaceSlot;
 use crate::mem::local::LocalBuffer;
-use crate::op::held::{Held, Through, Unfinished};
-use crate::op::{Id, Table};
 use crate::proto::shared_copy::Slots;
 use crate::rank::ModuleRef;
 use crate::setup::Core;
-use crate::sys::ForkGuard;
 use crate::{Error, Status};
 use orphans::Orphans;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use tieline_host::abi::WatchWords;
 use tieline_net::touch::Touch;
-use tieline_plugin_api::abi::Iov;
+use tieline_order::held::{Held, Through, Unfinished};
+use tieline_order::{Id, Table};
+use tieline_plugin_api::abi::{Iov, RmaPart};
 use unanswered::AllUnanswered;
 
 /// The bytes of `queue_bytes` that each pending operation takes, besides the bytes that were copied for it.
@@ -37,11 +38,13 @@ pub(crate) struct Shared {
     _lease: Option<Arc<Lease>>,
     /// The id of the worker.
     pub(crate) id: [u8; 16],
-    guard: ForkGuard,
-    /// Whether a progress call is running, and possibly a handler inside it.
-    pub(crate) in_progress: Cell<bool>,
+    /// The marks that calls of the worker check first.
+    pub(crate) entrance: Entrance,
     /// Whether the next progress call has work besides polling.
     pub(crate) has_work: Cell<bool>,
+    /// The words that a progress call compares before any other step; none if the next call has to do more than polling the only
+    /// active interface.
+    pub(crate) watch: Cell<WatchWords>,
     /// Whether an imported key has lanes that providers may still find, which causes no event.
     pub(crate) settling: Cell<bool>,
     /// All open operations. The table is not borrowed while memory of the application is released.
@@ -56,6 +59,10 @@ pub(crate) struct Shared {
     pub(crate) touch: Touch,
     /// The buffer for a list of pieces while the list is posted.
     pub(crate) iov: Cell<Vec<Iov>>,
+    /// The buffer for the parts of a list while the list is posted.
+    pub(crate) parts: Cell<Vec<RmaPart>>,
+    /// The buffer in which an RTS is written.
+    pub(crate) rts: Cell<Vec<u8>>,
     /// The interfaces, declared late, so that all fields above that point into providers are dropped first.
     pub(crate) interfaces: Vec<InterfaceSlot>,
     /// The memory of ended operations that providers may still access. The rest of this memory is released when the interfaces are
@@ -75,9 +82,9 @@ impl Shared {
             core,
             _lease: lease,
             id,
-            guard: ForkGuard::new(),
-            in_progress: Cell::new(false),
+            entrance: Entrance::new(),
             has_work: Cell::new(false),
+            watch: Cell::new(WatchWords::NONE),
             settling: Cell::new(false),
             ops: RefCell::new(Table::new(operations)),
             orphans: Orphans::default(),
@@ -85,6 +92,8 @@ impl Shared {
             slots: Slots::default(),
             touch: Touch::default(),
             iov: Cell::default(),
+            parts: Cell::default(),
+            rts: Cell::default(),
             interfaces,
             held: RefCell::default(),
         })
@@ -92,7 +101,13 @@ impl Shared {
 
     #[inline]
     pub(crate) fn same_process(&self) -> bool {
-        self.guard.same_process()
+        self.entrance.is_open()
+    }
+
+    /// Fails in a forked child, and while the exit of the process keeps this thread out.
+    pub(crate) fn check_process(&self, what: &str) -> Result<(), Error> {
+        self.core.check_process(what)?;
+        self.entrance.check(what)
     }
 
     /// Returns the index of a module among the interfaces, if the module could be opened.
@@ -104,7 +119,7 @@ impl Shared {
     /// progress call.
     #[inline]
     pub(crate) fn check_no_handler(&self, what: &str) -> Result<(), Error> {
-        if self.in_progress.get() { Err(inside_a_handler(what)) } else { Ok(()) }
+        if self.entrance.is_in_progress() { Err(inside_a_handler(what)) } else { Ok(()) }
     }
 
     /// Returns the small requests that a peer's worker has not answered yet.
@@ -115,6 +130,7 @@ impl Shared {
     /// Records that the next progress call has work to do.
     pub(crate) fn note_work(&self) {
         self.has_work.set(true);
+        self.watch.set(WatchWords::NONE);
     }
 
     /// Changes the table of operations. An operation that ends may hold an application's buffer, whose drop may run any code. Such
@@ -128,7 +144,10 @@ impl Shared {
         if due {
             self.note_work();
         }
-        while let Some(local_buffer) = freed {
+        while let Some((local_buffer, value)) = freed {
+            if let Some(value) = value {
+                local_buffer.store(value);
+            }
             drop(local_buffer);
             freed = self.ops.borrow_mut().take_freed();
         }

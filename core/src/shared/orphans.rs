@@ -5,10 +5,10 @@
 use super::Shared;
 use crate::Error;
 use crate::mem::local::LocalBuffer;
-use crate::op::Id;
-use crate::op::held::{Through, Unfinished};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use tieline_order::Id;
+use tieline_order::held::{Through, Unfinished};
 
 /// An operation without an endpoint.
 struct Orphan {

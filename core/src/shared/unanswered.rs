@@ -4,10 +4,10 @@
 //! The number of these requests is limited: a peer that breaks its promise to poll must not accumulate thousands of requests that a
 //! lane could have served.
 
-use crate::op::{Id, Table};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
+use tieline_order::{Id, Table};
 
 /// The maximum number of unanswered requests per peer worker, over all endpoints.
 const FEW: usize = 16;
@@ -54,7 +54,7 @@ impl AllUnanswered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::Kind;
+    use tieline_order::Kind;
 
     #[test]
     fn few_may_be_unanswered_and_those_that_have_ended_make_room() {

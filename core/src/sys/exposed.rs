@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 
 use super::Span;
-use crate::registry::abi::PackBuffer;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tieline_host::abi::PackBuffer;
 use tieline_net::touch::{Fault, Touch, is_writable};
 use tieline_plugin_api::Status;
 

@@ -149,7 +149,8 @@ mod tests {
 
     #[test]
     fn the_kernel_and_its_text_say_the_same_of_this_process() {
-        let page = 4096;
+        // SAFETY: the call takes a number.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let (prot, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: the mapping is new; its second page is protected and its third unmapped, and none is accessed.

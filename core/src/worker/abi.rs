@@ -7,26 +7,25 @@
 #![allow(unsafe_code)]
 
 use crate::Status;
+use crate::exit::Entrance;
 use crate::message::abi::Handed;
-use crate::registry::abi::OwnedEndpoint;
-use crate::registry::abi::events::{Batch, Polled};
-use crate::registry::abi::objects::{OpenConnector, OpenInterface};
 use crate::shared::Shared;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
+use std::rc::Rc;
+use tieline_host::abi::events::{Batch, Polled};
+use tieline_host::abi::objects::{OpenConnector, OpenInterface};
+use tieline_host::abi::{OwnedEndpoint, WatchWords};
 
 /// A mark that a progress call is running. Its drop, which also happens during a panic, clears the mark.
-pub(super) struct Running<'a>(&'a Cell<bool>);
+pub(super) struct Running<'a>(&'a Entrance);
 
 impl Running<'_> {
     /// Marks the progress call as running. `None`: a progress call is already running.
     #[inline]
     pub(super) fn begin(shared: &Shared) -> Option<Running<'_>> {
-        match shared.in_progress.replace(true) {
-            true => None,
-            false => Some(Running(&shared.in_progress)),
-        }
+        shared.entrance.begin_progress().then(|| Running(&shared.entrance))
     }
 
     /// Returns the rights of this progress call.
@@ -39,7 +38,7 @@ impl Running<'_> {
 impl Drop for Running<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.set(false);
+        self.0.end_progress();
     }
 }
 
@@ -47,6 +46,21 @@ impl Drop for Running<'_> {
 pub(super) struct Turn<'a>(PhantomData<&'a mut ()>);
 
 impl<'a> Turn<'a> {
+    /// Checks whether polls of an interface would return no event, by its watch words. `words` are those of an interface of this
+    /// worker, or none. The words are read only if `may_read` holds.
+    #[inline(always)]
+    pub(super) fn is_quiet(
+        &self,
+        shared: &Shared,
+        words: WatchWords,
+        may_read: impl FnOnce() -> bool,
+    ) -> bool {
+        // SAFETY: `shared` keeps the interfaces of this worker open, and this is its thread. A progress call runs inside a
+        // provider's call only if that call runs a packer. The words are read only in the process that opened the interfaces. Until
+        // this progress call ends, no other thread makes an interface leave at the exit of the process.
+        unsafe { words.are_unchanged(|| may_read() && shared.same_process()) }
+    }
+
     /// Exchanges the value for the right to poll. `None`: there is a backlog of an earlier poll.
     #[inline]
     pub(super) fn polls(self, left_over: &LeftOver) -> Option<Polls<'a>> {
@@ -60,8 +74,21 @@ impl<'a> Turn<'a> {
 /// The right to poll: memory referenced by events of earlier polls is not read any more, except for lent payloads.
 pub(super) struct Polls<'a>(PhantomData<&'a mut ()>);
 
+impl Polls<'_> {
+    /// Does the same as [`Turn::is_quiet`].
+    #[inline(always)]
+    pub(super) fn is_quiet(
+        &self,
+        shared: &Shared,
+        words: WatchWords,
+        may_read: impl FnOnce() -> bool,
+    ) -> bool {
+        Turn(PhantomData).is_quiet(shared, words, may_read)
+    }
+}
+
 /// Polls an interface and dispatches its events, and returns their number.
-#[inline]
+#[inline(always)] // inlined into `progress`
 pub(super) fn all_of(
     (interface, open): (usize, &OpenInterface),
     left_over: &LeftOver,
@@ -105,52 +132,66 @@ impl<'a> Hand<'a> {
         self.interface
     }
 
-    /// Dispatches the events one by one. An event counts as dispatched regardless of how its handler ends. After a panic, the next
-    /// progress call dispatches the remaining events.
-    #[inline]
-    pub(super) fn each(self, mut each: impl FnMut(Handed<'a>)) {
-        let mut hand = Rest(self);
-        while let Some((event, rest)) = hand.0.rest.split_first() {
-            hand.0.rest = rest;
-            // SAFETY: the event was just removed from the rest, which has no other owner.
-            each(unsafe { Handed::new(event) });
-        }
+    /// Begins to dispatch the events one by one.
+    #[inline(always)] // inlined into `progress`
+    pub(super) fn begin(self) -> Rest<'a> {
+        Rest(self)
     }
 }
 
-/// A `Hand` from which events are removed.
-struct Rest<'a>(Hand<'a>);
+/// The events of a [`Hand`] that are not dispatched yet. An event counts as dispatched from its removal on, regardless of how its
+/// handler ends. After a panic, the next progress call dispatches the remaining events.
+pub(super) struct Rest<'a>(Hand<'a>);
+
+impl<'a> Rest<'a> {
+    /// Removes the next event.
+    #[inline(always)] // inlined into `progress`
+    pub(super) fn next(&mut self) -> Option<Handed<'a>> {
+        let (event, rest) = self.0.rest.split_first()?;
+        self.0.rest = rest;
+        // SAFETY: the event was just removed from the rest, which has no other owner.
+        Some(unsafe { Handed::new(event) })
+    }
+}
 
 impl Drop for Rest<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        if !self.0.rest.is_empty() {
-            self.0.left_over.keep(&self.0);
+        // By value: an address of this record would keep it in memory.
+        let Hand { left_over, interface, rest } = &self.0;
+        let (left_over, interface, rest) = (*left_over, *interface, *rest);
+        if !rest.is_empty() {
+            left_over.keep(interface, rest);
         }
     }
 }
 
 /// The backlog: events that handlers with a panic left undispatched.
-#[derive(Default)]
 pub(super) struct LeftOver {
     all: RefCell<VecDeque<(usize, Vec<Polled>)>>,
     is_there: Cell<bool>,
+    shared: Rc<Shared>,
 }
 
 impl LeftOver {
+    pub(super) fn new(shared: Rc<Shared>) -> LeftOver {
+        LeftOver { all: RefCell::default(), is_there: Cell::new(false), shared }
+    }
+
     #[inline]
     pub(super) fn is_there(&self) -> bool {
         self.is_there.get()
     }
 
     #[cold]
-    fn keep(&self, hand: &Hand<'_>) {
+    fn keep(&self, interface: usize, rest: &[Polled]) {
         // SAFETY: the memory that the events reference stays valid until their interface is polled again. The panic ends this
         // progress call, and with it the right to poll. The next progress call gets the right to poll when the backlog is empty,
         // and the worker keeps its interfaces open.
-        let events = hand.rest.iter().map(|event| unsafe { event.again() }).collect();
-        self.all.borrow_mut().push_back((hand.interface, events));
+        let events = rest.iter().map(|event| unsafe { event.again() }).collect();
+        self.all.borrow_mut().push_back((interface, events));
         self.is_there.set(true);
+        self.shared.note_work();
     }
 
     /// Dispatches the backlog, and returns the number of events. After another panic, the next call dispatches the rest.
@@ -168,7 +209,8 @@ impl LeftOver {
     }
 
     /// Returns payloads that a provider has lent and that no handler will read, when the worker ends.
-    pub(super) fn give_back(&self, shared: &Shared) {
+    pub(super) fn give_back(&self) {
+        let shared = &self.shared;
         for (interface, events) in self.all.take() {
             for event in &events {
                 // SAFETY: the event was just removed from its only place.

@@ -4,7 +4,7 @@
 use super::WorkerState;
 use super::owed::Debt;
 use crate::Status;
-use crate::endpoint::Owner;
+use crate::endpoint::{EndpointState, Owner};
 use crate::interface::PeerId;
 use crate::proto::{Origin, emulate::Answer};
 use std::collections::BTreeSet;
@@ -20,10 +20,24 @@ impl WorkerState {
         if self.peers.borrow().is_gone(to.peer) {
             return;
         }
-        let endpoint = match self.answer_endpoint(to) {
-            Ok(endpoint) => endpoint,
-            Err(error) => return self.keep_answer(to, answer, error.status()),
-        };
+        match self.answer_endpoint(to) {
+            Ok(endpoint) => self.answer_over(&endpoint, to, answer),
+            Err(error) => self.keep_answer(to, answer, error.status()),
+        }
+    }
+
+    /// Answers the requester over this endpoint.
+    pub(super) fn answer_over(
+        self: &Rc<Self>,
+        endpoint: &EndpointState,
+        to: Origin,
+        answer: Answer,
+    ) {
+        if let Answer::Reply { token, status, value } = answer {
+            if endpoint.reply_now(token, status, value) {
+                return;
+            }
+        }
         if let Err((answer, status)) = endpoint.answer(answer, None) {
             self.keep_answer(to, answer, status);
         }

@@ -4,10 +4,10 @@ use super::WorkerState;
 use crate::address::WorkerAddress;
 use crate::endpoint::{Endpoint, EndpointState, Owner};
 use crate::interface::{InterfaceSlot, PeerId};
-use crate::op::Id;
-use crate::registry::abi::events::{Polled, payload};
 use crate::{Error, Status};
 use std::rc::Rc;
+use tieline_host::abi::events::{Polled, payload};
+use tieline_order::Id;
 use tieline_plugin_api::caps;
 
 /// The status of a connection that was closed in good order.
@@ -65,6 +65,7 @@ impl WorkerState {
         };
         self.note_peer(slot, event.peer, index);
         self.peers.borrow_mut().stands(index);
+        self.tell_name_to(index);
     }
 
     pub(super) fn peer_left(&self, slot: &InterfaceSlot, event: &Polled) {
@@ -186,7 +187,13 @@ impl WorkerState {
     }
 
     /// Reports the queued peer events. The caller ensures that no handler is running.
+    #[inline]
     pub(super) fn notify_of_peer_events(&self) -> usize {
+        if self.news.borrow().is_empty() { 0 } else { self.notify_of_news() }
+    }
+
+    #[cold]
+    fn notify_of_news(&self) -> usize {
         let mut told = 0;
         // Events caused by these handlers wait for the next call: otherwise a handler that always fails to reconnect would run in
         // an endless loop.

@@ -41,7 +41,7 @@ const NAP_MOST: Duration = Duration::from_millis(10);
 const SLEEP: Duration = Duration::from_millis(100);
 
 /// The state of a worker about its processor.
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     spin: Spin,
     /// Whether other processes want the processor; `None` until yields have shown it.
     shared: Cell<Option<bool>>,
@@ -56,7 +56,7 @@ pub(super) struct Backoff {
 }
 
 /// The state of one wait.
-pub(super) struct Wait {
+pub(crate) struct Wait {
     timeout: Option<Duration>,
     /// Whether only an event can make the wait's condition true, and not, for example, a peer's store into memory.
     by_event: bool,
@@ -70,7 +70,7 @@ pub(super) struct Wait {
 
 /// The next step after polls without an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(crate) enum Step {
     Look,
     Yield { poll_slow: bool },
     Sleep(Duration),
@@ -78,7 +78,7 @@ pub(super) enum Step {
 }
 
 impl Backoff {
-    pub(super) fn new(spin: Spin) -> Backoff {
+    pub(crate) fn new(spin: Spin) -> Backoff {
         let backoff = Backoff {
             spin,
             shared: Cell::new(None),
@@ -94,19 +94,19 @@ impl Backoff {
 
     /// Returns the number of polls before the first step.
     #[inline]
-    pub(super) fn first_looks(&self, timeout: Option<Duration>) -> u32 {
+    pub(crate) fn first_looks(&self, timeout: Option<Duration>) -> u32 {
         if timeout == Some(Duration::ZERO) { 1 } else { self.first_looks.get() }
     }
 
     /// Returns the current duration of spinning.
-    pub(super) fn budget(&self) -> Duration {
+    pub(crate) fn budget(&self) -> Duration {
         let budget = self.spin.budget(self.shared.get());
         self.first_looks.set(if budget.is_zero() { 1 } else { LOOKS });
         budget
     }
 
     /// Returns the next step.
-    pub(super) fn step(&self, wait: &mut Wait, now: Instant) -> Step {
+    pub(crate) fn step(&self, wait: &mut Wait, now: Instant) -> Step {
         let begun = *wait.begun.get_or_insert(now);
         let left = wait.timeout.map(|t| t.saturating_sub(now.saturating_duration_since(begun)));
         if left.is_some_and(|left| left.is_zero()) {
@@ -137,7 +137,7 @@ impl Backoff {
     }
 
     /// Records the duration of a yield.
-    pub(super) fn yield_took(&self, time: Duration) {
+    pub(crate) fn yield_took(&self, time: Duration) {
         if time >= LONG_YIELD {
             self.without_yields.set(WITHOUT_YIELDS);
         }
@@ -154,7 +154,7 @@ impl Backoff {
     }
 
     /// Records the end of a yield. `switches` returns this thread's number of context switches so far.
-    pub(super) fn yielded(&self, switches: impl FnOnce() -> u64) {
+    pub(crate) fn yielded(&self, switches: impl FnOnce() -> u64) {
         let yields = self.yields.get() + 1;
         self.yields.set(yields % SAMPLE);
         if yields < SAMPLE {
@@ -181,18 +181,18 @@ impl Backoff {
 }
 
 impl Wait {
-    pub(super) fn new(timeout: Option<Duration>, by_event: bool) -> Wait {
+    pub(crate) fn new(timeout: Option<Duration>, by_event: bool) -> Wait {
         Wait { timeout, by_event, looks: 1, moved: false, begun: None, quiet: None, yields: 0 }
     }
 
     /// Records whether an event has occurred.
-    pub(super) fn note(&mut self, moved: bool) {
+    pub(crate) fn note(&mut self, moved: bool) {
         self.moved |= moved;
     }
 
     /// Records a poll, and whether an event has occurred. Returns whether to poll again immediately.
     #[inline]
-    pub(super) fn goes_on(&mut self, moved: bool) -> bool {
+    pub(crate) fn goes_on(&mut self, moved: bool) -> bool {
         self.note(moved);
         self.looks -= 1;
         self.looks > 0

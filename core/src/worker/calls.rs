@@ -7,10 +7,10 @@ use crate::address::WorkerAddress;
 use crate::endpoint::queued::{SharedCopy, Waiting};
 use crate::endpoint::{EndpointState, Owner};
 use crate::interface::PeerId;
-use crate::op::Id;
 use crate::proto::Origin;
 use crate::{Error, Status};
 use std::rc::Rc;
+use tieline_order::Id;
 
 impl WorkerState {
     /// Makes an internal endpoint.

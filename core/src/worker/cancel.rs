@@ -3,6 +3,7 @@
 use super::Worker;
 use crate::request::Request;
 use crate::{Error, PostError, Status};
+use tieline_order::Id;
 use tieline_plugin_api::caps;
 
 impl Worker {
@@ -21,7 +22,21 @@ impl Worker {
     /// request of another worker, and in a forked child.
     pub fn cancel(&self, request: &Request) -> Result<(), PostError> {
         self.inner.check_owner(&request.shared)?;
-        let (shared, id) = (&self.inner.shared, request.id);
+        self.cancel_operation(request.id)
+    }
+
+    /// Cancels the operation with the number that [`Request::number`] returned, like [`Worker::cancel`]. The request may have been
+    /// dropped, for example after [`Worker::track`] or [`Worker::count`].
+    ///
+    /// # Errors
+    /// The errors of [`Worker::cancel`]. A number of an operation that has ended, or of none, is no error.
+    pub fn cancel_by_number(&self, number: u64) -> Result<(), PostError> {
+        self.inner.shared.check_process("a worker")?;
+        Id::from_raw(number).map_or(Ok(()), |id| self.cancel_operation(id))
+    }
+
+    fn cancel_operation(&self, id: Id) -> Result<(), PostError> {
+        let shared = &self.inner.shared;
         let Some(owner) = shared.ops.borrow().owner(id) else { return Ok(()) };
         let (has_parts, posted) = {
             let ops = shared.ops.borrow();
@@ -31,10 +46,7 @@ impl Worker {
             return Err(goes_on("it goes over several lanes or in several parts").into());
         }
         let endpoint = self.inner.endpoint_at(owner);
-        // Operations for a peer's service worker may wait in the queue of the endpoint that uses it, after a fence.
-        let user = endpoint.as_ref().and_then(|endpoint| endpoint.user());
-        let mut queues = endpoint.iter().chain(&user);
-        if let Some(endpoint) = queues.find(|endpoint| endpoint.could_leave_out(id)) {
+        if let Some(endpoint) = endpoint.as_ref().filter(|endpoint| endpoint.could_leave_out(id)) {
             endpoint.leave_out(id);
             return Ok(());
         }

@@ -9,14 +9,14 @@ use super::{Worker, WorkerState};
 use crate::endpoint::{EndpointState, Posted};
 use crate::error::Scope;
 use crate::interface::{InterfaceSlot, PeerId};
-use crate::op::{Id, Kind};
-use crate::registry::abi::RawEndpoint;
 use crate::shared::End;
 use crate::{Error, Status};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
+use tieline_host::abi::{RawEndpoint, WatchWords};
+use tieline_order::{Id, Kind};
 
 /// The error of [`Worker::close`], with the operations that could not be delivered.
 #[derive(Clone, Debug)]
@@ -98,11 +98,11 @@ impl Worker {
     /// # Errors
     /// [`Undelivered`], with the reason and the losses.
     pub fn close(&self, timeout: Duration) -> Result<(), Undelivered> {
-        self.inner.shared.core.check_process("a worker")?;
-        self.inner.shared.check_no_handler("closing a worker")?;
+        self.inner.shared.check_process("a worker")?;
         if self.inner.closed.get() {
             return Ok(());
         }
+        self.inner.shared.check_no_handler("closing a worker")?;
         let mut book = Book { deadline: Instant::now().checked_add(timeout), ..Book::default() };
         let delivered = self.inner.deliver(&mut book);
         book.hear_late(&self.inner);
@@ -195,7 +195,7 @@ impl Book {
                 all.saturating_sub(worker.announcements.taken_over(endpoint.index))
             };
             let answers = endpoint.answers_len();
-            left |= operations > 0 || answers > 0 || endpoint.queue_len() > 0;
+            left |= operations > 0 || answers > 0 || endpoint.waiting_len() > 0;
             let entry = self.entries.entry(endpoint.id.raw()).or_insert_with(|| Entry {
                 endpoint: Rc::downgrade(endpoint),
                 loss: Loss { to: endpoint.name(), ..Loss::default() },
@@ -211,7 +211,7 @@ impl Book {
                 continue;
             };
             entry.failed = true;
-            if endpoint.handed_over.get() {
+            if endpoint.lost_nothing.get() {
                 entry.loss = Loss { to: std::mem::take(&mut entry.loss.to), ..Loss::default() };
                 continue;
             }
@@ -270,6 +270,7 @@ impl WorkerState {
     /// due flushes, or reports.
     pub(super) fn has_debts(&self) -> bool {
         !self.owed.is_empty()
+            || !self.deliveries.borrow().is_empty()
             || self.shares_copies()
             || self.wiring.has_waiting()
             || self.left_over.is_there()
@@ -281,6 +282,11 @@ impl WorkerState {
     pub(super) fn is_to_be_told(&self) -> bool {
         let panicked = self.wiring.transports.panic.borrow().is_some();
         panicked || !self.news.borrow().is_empty()
+    }
+
+    /// Checks whether operations or answers are pending that [`Worker::close`] would wait for.
+    pub(crate) fn has_undelivered(&self) -> bool {
+        !self.closed.get() && Book::default().look(self)
     }
 
     fn deliver(self: &Rc<Self>, book: &mut Book) -> Result<(), Error> {
@@ -411,7 +417,7 @@ impl WorkerState {
         if !self.shared.same_process() {
             return;
         }
-        if self.shared.in_progress.get() {
+        if self.shared.entrance.is_in_progress() {
             return self.shared.note_work();
         }
         self.leave_now();
@@ -419,6 +425,8 @@ impl WorkerState {
 
     /// Does the same as `leave_interfaces`, even while a handler runs.
     pub(super) fn leave_now(&self) {
+        // The words of an interface that has left may be unmapped.
+        self.shared.watch.set(WatchWords::NONE);
         let in_use = |slot: &&InterfaceSlot| slot.out_of_use.borrow().is_none();
         for slot in self.shared.interfaces.iter().filter(in_use) {
             slot.leave();
@@ -448,12 +456,13 @@ impl WorkerState {
         .of(Scope::Worker);
         let waiting = self.waiting_peers();
         let busy = (std::mem::take(&mut *self.busy.borrow_mut()), self.kept.take());
+        let notices = self.notices.take();
         let peers = self.peers.borrow_mut().take_replies();
         for endpoint in self.all_endpoints() {
             endpoint.fail(error.clone());
         }
         self.shared.end_orphans(End::Worker, &error);
-        drop((busy, peers, self.wiring.take_answers()));
+        drop((busy, notices, peers, self.wiring.take_answers()));
         self.drop_transfers();
         self.drop_all_circuits();
         // A running handler is dropped after it has returned.

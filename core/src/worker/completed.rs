@@ -1,9 +1,9 @@
 //! Operations whose completion is reported with a word of the application, or counted.
 
 use super::{Worker, WorkerState};
-use crate::registry::abi::events::Polled;
 use crate::request::{CompletionCounter, Outcome, Request};
 use crate::{CompletionError, Error, Status};
+use tieline_host::abi::events::Polled;
 
 impl Worker {
     /// Makes [`take_completed`](Worker::take_completed) report the completion of an operation together with `user`, a word that the
@@ -28,7 +28,7 @@ impl Worker {
     /// `Invalid` for a pending operation of another worker, for one that is already tracked or counted, and in a forked child. On
     /// an error nothing changes.
     pub fn track(&self, outcome: &Outcome, user: u64) -> Result<(), Error> {
-        self.inner.shared.core.check_process("a worker")?;
+        self.inner.shared.check_process("a worker")?;
         let ops = &self.inner.shared.ops;
         match outcome {
             Outcome::Done(value) => ops.borrow_mut().track_done(user, *value),

@@ -2,11 +2,11 @@
 
 use super::WorkerState;
 use crate::address::WorkerAddress;
-use crate::endpoint::{EndpointState, Owner, Route};
-use crate::op::Id;
+use crate::endpoint::{EndpointState, Owner, Route, ServiceWorker};
 use crate::proto::Origin;
 use crate::{Error, Status};
 use std::rc::Rc;
+use tieline_order::Id;
 
 impl WorkerState {
     /// Makes an endpoint to an address.
@@ -70,6 +70,11 @@ impl WorkerState {
     pub(crate) fn endpoint_at(&self, place: usize) -> Option<Rc<EndpointState>> {
         let endpoints = self.endpoints.borrow();
         endpoints.cold(endpoints.at(place)?)?.upgrade()
+    }
+
+    /// Returns a peer's service worker, which the endpoints to workers of its process share.
+    pub(crate) fn service_worker(&self, address: WorkerAddress) -> Rc<ServiceWorker> {
+        self.peers.borrow_mut().service_worker(address)
     }
 
     /// Returns all endpoints.

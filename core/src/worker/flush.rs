@@ -1,6 +1,7 @@
 //! Flushing all endpoints of a worker.
 
 use super::Worker;
+use crate::endpoint::full_fence::full_fence;
 use crate::request::{CompletionCounter, Outcome};
 use crate::{CompletionError, PostError, Status};
 use std::collections::VecDeque;
@@ -32,6 +33,7 @@ impl Worker {
     pub fn begin_flush(&self, counter: &CompletionCounter) -> Result<(), PostError> {
         self.inner.check_owner(&counter.shared)?;
         self.inner.shared.check_no_handler("a flush")?;
+        full_fence();
         let mut first = Ok(());
         for inner in self.inner.all_endpoints() {
             if !inner.is_alive() {
@@ -61,7 +63,8 @@ impl Worker {
     /// The error of the first failure among the flushed operations. [`CompletionError::Pending`] as for [`Worker::finish`].
     pub fn flush(&self) -> Result<(), CompletionError> {
         self.inner.shared.check_no_handler("a flush").map_err(CompletionError::Pending)?;
-        self.inner.shared.core.check_process("a worker").map_err(CompletionError::Pending)?;
+        self.inner.shared.check_process("a worker").map_err(CompletionError::Pending)?;
+        full_fence();
         let mut first = Ok(());
         let mut posted = VecDeque::new();
         for inner in self.inner.all_endpoints() {

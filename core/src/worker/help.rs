@@ -1,7 +1,6 @@
 //! The helping side of a copy that two peers share; see [`crate::proto::shared_copy`].
 
 use crate::endpoint::{AtomicOp, Endpoint, RemoteKey, Width};
-use crate::op::admission::Refused;
 use crate::proto::emulate::Target;
 use crate::proto::shared_copy::{
     CLAIMS, Claims, FINISHED, Plan, SLOT_BYTES, TROUBLE, parse_request,
@@ -9,13 +8,17 @@ use crate::proto::shared_copy::{
 use crate::region::{Access, Table};
 use crate::request::Outcome;
 use crate::{PostError, Status};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use tieline_order::admission::Refused;
 
 /// The maximum number of attempts to copy a piece in one progress call, for all requesters together, so that the call's other work
 /// continues.
 const HELP_AT_ONCE: usize = 8;
+
+/// The maximum number of imported keys that are kept.
+const MOST_KEYS: usize = 16;
 
 /// A peer's transfer of which this worker copies a part.
 struct Help {
@@ -26,14 +29,15 @@ struct Help {
     memory: RemoteKey,
 }
 
-/// The transfers with which a worker helps. Pieces are copied while nothing is borrowed. `keys` stays borrowed during the import of
-/// a key, which may call the application's `oob`. Within that call, progress and `Worker::close` do not use the keys again;
-/// dropping the worker would.
+/// The transfers with which a worker helps. Pieces are copied and keys imported while nothing is borrowed: the import of a key may
+/// call the application's `oob`, which may drop the worker.
 #[derive(Default)]
 pub(super) struct Helps {
+    /// Whether the worker has ended, so that nothing is kept any more.
+    is_closed: Cell<bool>,
     /// The transfers, at most one for each peer and slot: an earlier request for the same slot has ended.
     all: RefCell<VecDeque<Help>>,
-    /// The imported keys that were used last, at most 16.
+    /// The imported keys that were used last, at most [`MOST_KEYS`].
     keys: RefCell<Vec<(u32, Vec<u8>, RemoteKey)>>,
 }
 
@@ -43,6 +47,7 @@ impl Helps {
     }
 
     pub(super) fn close(&self) {
+        self.is_closed.set(true);
         // Dropping a key may drop the last handle of an endpoint, and with it memory of the application.
         drop((self.all.take(), self.keys.take()));
     }
@@ -69,6 +74,9 @@ impl Helps {
 
     /// Adds a request. An earlier request of the same peer for the same slot has ended, because the peer uses the slot again.
     fn add(&self, help: Help) {
+        if self.is_closed.get() {
+            return;
+        }
         let before = {
             let mut all = self.all.borrow_mut();
             let same = |h: &Help| (h.peer, h.plan.slot) == (help.peer, help.plan.slot);
@@ -87,29 +95,43 @@ impl Helps {
         bytes: &[u8],
         control: bool,
     ) -> Option<RemoteKey> {
-        // The key is dropped after the borrow has ended: it may hold the last handle of its endpoint.
-        let _gone;
-        let mut keys = self.keys.borrow_mut();
-        let known = keys.iter().position(|(p, b, key)| {
-            *p == peer && b == bytes && Rc::ptr_eq(&key.inner.endpoint, &endpoint.inner)
-        });
-        let index = match known {
-            // The least recently used key is evicted first. Each transfer has its own memory key, and all share one key of the
-            // slots.
-            Some(index) => {
-                keys[index..].rotate_left(1);
-                keys.len() - 1
-            }
+        let key = match self.known(endpoint, peer, bytes) {
+            Some(key) => key,
             None => {
-                _gone = (keys.len() >= 16).then(|| keys.remove(0));
-                keys.push((peer, bytes.to_vec(), endpoint.import_key(bytes).ok()?));
-                keys.len() - 1
+                let key = endpoint.import_key(bytes).ok()?;
+                self.keep(peer, bytes, &key);
+                key
             }
         };
-        let key = keys[index].2.clone();
         let native = key.inner.native_now()?;
         let fits = if control { native.maps_memory() } else { native.copies_between_processes() };
         fits.then_some(key)
+    }
+
+    /// Returns a peer's key that was imported before.
+    fn known(&self, endpoint: &Endpoint, peer: u32, bytes: &[u8]) -> Option<RemoteKey> {
+        let mut keys = self.keys.borrow_mut();
+        let index = keys.iter().position(|(p, b, key)| {
+            *p == peer && b == bytes && Rc::ptr_eq(&key.inner.endpoint, &endpoint.inner)
+        })?;
+        keys[index..].rotate_left(1);
+        keys.last().map(|(_, _, key)| key.clone())
+    }
+
+    /// Keeps an imported key for the next request. The least recently used key is evicted first. Each transfer has its own memory
+    /// key, and all share one key of the slots.
+    fn keep(&self, peer: u32, bytes: &[u8], key: &RemoteKey) {
+        if self.is_closed.get() {
+            return;
+        }
+        let gone = {
+            let mut keys = self.keys.borrow_mut();
+            let gone = (keys.len() >= MOST_KEYS).then(|| keys.remove(0));
+            keys.push((peer, bytes.to_vec(), key.clone()));
+            gone
+        };
+        // This key may hold the last handle of its endpoint.
+        drop(gone);
     }
 
     /// Helps the requesters in order, with a bounded number of attempts for all of them together. Returns the number of requests
@@ -203,5 +225,8 @@ mod tests {
         assert_eq!([count(1, &one), count(1, &one), count(1, &other)], [1, 1, 2]);
         // The same key of another peer is separate, because its connection may fail separately.
         assert_eq!([count(2, &one), count(1, &one), count(2, &one)], [3, 3, 3]);
+        // The application may drop the worker during an import: the key then keeps no endpoint.
+        helps.close();
+        assert_eq!([count(1, &one), count(3, &other)], [0, 0]);
     }
 }

@@ -18,6 +18,7 @@ impl WorkerState {
             entry: self.entry(),
             service: core.service_entry(&self.shared.id),
             polls_often: core.promises_to_poll(),
+            name: self.known_name().map_or_else(Box::default, |name| name.as_bytes().into()),
         }
         .pack()
     }

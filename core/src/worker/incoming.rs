@@ -4,13 +4,15 @@
 use super::WorkerState;
 use super::wiring::Sender;
 use crate::endpoint::Endpoint;
-use crate::mem::local::LocalBuffer;
-use crate::op::{Id, Kind};
+use crate::mem::local::{LocalBuffer, Memory};
+use crate::proto::announce::KEPT;
 use crate::proto::emulate::{self, Answer, Here};
 use crate::proto::{Origin, handles, id};
 use crate::sys::Refusal;
 use crate::{Error, Status};
 use std::rc::Rc;
+use tieline_order::held::Through;
+use tieline_order::{Id, Kind};
 
 impl WorkerState {
     /// Handles an internal message. Returns the word of a notification, which is reported to the application after the payload has
@@ -43,11 +45,15 @@ impl WorkerState {
             id::GET => here.get(token, data).map(Some),
             id::ATOMIC => here.atomic(token, data).map(Some),
             id::PING => Ok(Some(Answer::reply(token, Ok(0)))),
-            id::KEY => handles::on_key(&memory.regions, token, data).map(Some),
+            id::KEY | id::KEY_NUMBERED => {
+                handles::on_key(message, &memory.regions, token, data).map(Some)
+            }
             id::KEY_IS => self.on_key_is(token, from, data).map(|()| None),
             id::ASSIST => self.on_assist(peer, data).map(|()| None),
             id::SERVICE => self.on_service(from, data).map(|()| None),
             id::WITHDRAW => self.on_withdraw(token, from, data).map(|()| None),
+            id::DELIVERED => self.on_delivered(token, from, data).map(|()| None),
+            id::NAMED => self.on_named(peer, data).map(|()| None),
             id::EXITED => self.on_exited(peer, token).map(|()| None),
             id::WIREUP => self.on_wireup(peer, data).map(|()| None),
             _ => Err(Status::BadData),
@@ -78,7 +84,7 @@ impl WorkerState {
 
     /// Returns the operation of an answer. The operation must be waiting for an answer of this peer, and over this circuit if a
     /// circuit carried the request.
-    fn answered(&self, token: u64, from: Origin) -> Result<(Id, Kind), Status> {
+    pub(super) fn answered(&self, token: u64, from: Origin) -> Result<(Id, Kind), Status> {
         let id = Id::from_raw(token).ok_or(Status::BadData)?;
         let (asked, kind) = self.shared.ops.borrow().asked(id).ok_or(Status::BadData)?;
         self.check_answer(asked, from)?;
@@ -88,6 +94,13 @@ impl WorkerState {
     /// Checks that the worker to which the request was sent has sent the answer. If a connection carried the request, the answer
     /// must arrive over that connection.
     fn check_answer(&self, asked: usize, from: Origin) -> Result<(), Status> {
+        let known = &self.answering[asked % self.answering.len()];
+        if from.circuit.is_none() && known.get().is_some_and(|(_, peer)| peer == from.peer) {
+            let id = self.endpoints.borrow().at(asked);
+            if id.is_some() && id == known.get().map(|(id, _)| id) {
+                return Ok(());
+            }
+        }
         let asked = self.endpoint_at(asked).ok_or(Status::BadData)?;
         {
             let peers = self.peers.borrow();
@@ -104,23 +117,35 @@ impl WorkerState {
             if circuit.is_none() || circuit != from.circuit {
                 return Err(Status::BadData);
             }
+        } else if from.circuit.is_none() {
+            known.set(Some((asked.id, from.peer)));
         }
         Ok(())
     }
 
     fn on_reply(&self, token: u64, from: Origin, data: &[u8]) -> Result<(), Status> {
         let (status, value) = emulate::read_reply(data)?;
-        let (id, kind) = self.answered(token, from)?;
-        if kind == Kind::Announced && status != 0 {
-            self.not_taken(id, Status::from_code(status));
+        let (id, kind) = match self.answered(token, from) {
+            Err(_) if self.release_withdrawn(token, from) => return Ok(()),
+            answered => answered?,
+        };
+        if kind == Kind::Announced {
+            match status {
+                0 => self.taken(id, value == KEPT),
+                status => self.not_taken(id, Status::from_code(status)),
+            }
             return Ok(());
         }
         let result = match (status, kind) {
             (0, Kind::Fetch) => Ok(value),
-            // Only data completes a get, and only a key completes a request for a key.
-            (0, Kind::Get | Kind::Key) => return Err(Status::BadData),
+            // Only data completes a get, only a key completes a request for a key, and only DELIVERED acknowledges a message.
+            (_, Kind::Delivery) | (0, Kind::Get | Kind::Key) => return Err(Status::BadData),
             (0, _) => Ok(0),
-            (status, Kind::Key) => Err(handles::no_key(Status::from_code(status))),
+            (status, Kind::Key) => {
+                let asked =
+                    self.shared.ops.borrow().key_asked(id).and_then(LocalBuffer::key_request);
+                Err(handles::no_key(Status::from_code(status), asked.map(|(_, name)| name)))
+            }
             (status, _) => Err(self.refused(id, emulate::read_refusal(status, value))),
         };
         self.shared.part(id, result);
@@ -149,9 +174,9 @@ impl WorkerState {
     fn on_key_is(&self, token: u64, from: Origin, data: &[u8]) -> Result<(), Status> {
         let (id, _) = self.answered(token, from)?;
         let asked = self.shared.ops.borrow().key_asked(id).and_then(LocalBuffer::key_request);
-        let (of, handle) = asked.ok_or(Status::BadData)?;
+        let (of, name) = asked.ok_or(Status::BadData)?;
         let told = match self.endpoint(of) {
-            Some(endpoint) => endpoint.key_told(handle, data),
+            Some(endpoint) => endpoint.key_told(name, data),
             // The endpoint that requested the key does not exist any more.
             None => Ok(()),
         };
@@ -159,6 +184,34 @@ impl WorkerState {
         let lies = told.as_ref().is_err_and(|error| error.status() == Status::KeyRejected);
         self.shared.part(id, told.map(|()| 0));
         if lies { Err(Status::BadData) } else { Ok(()) }
+    }
+
+    /// Releases the memory of a rendezvous message whose endpoint has ended. `false`: the worker holds no such memory.
+    fn release_withdrawn(&self, token: u64, from: Origin) -> bool {
+        let (Some(id), Some(circuit)) = (Id::from_raw(token), from.circuit) else { return false };
+        // The memory is dropped while nothing is borrowed.
+        let memory = self.shared.held.borrow_mut().answered(id, Through::Circuit(circuit));
+        memory.is_some()
+    }
+
+    /// Ends the operation of a rendezvous message that the receiver has received. `is_kept`: the receiver has kept the key.
+    fn taken(&self, id: Id, is_kept: bool) {
+        let (owner, received) = {
+            let mut ops = self.shared.ops.borrow_mut();
+            (ops.owner(id), ops.received(id))
+        };
+        match received.map(|buffer| buffer.memory) {
+            Some(Memory::Region(region)) => {
+                let part = region.message_received(is_kept);
+                if let (Some(part), Some(owner)) = (part, owner) {
+                    if let Some(endpoint) = self.endpoint_at(owner) {
+                        endpoint.sent_parts.keep(part);
+                    }
+                }
+            }
+            Some(other) => drop(other),
+            None => self.shared.part(id, Ok(0)),
+        }
     }
 
     /// Ends the operation of a rendezvous message that the receiver has not received.

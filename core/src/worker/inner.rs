@@ -3,21 +3,21 @@
 use super::abi::LeftOver;
 use super::announced::Announcements;
 use super::arrivals::{Doubt, PeerEvent};
+use super::delivering::Deliveries;
+use super::notices::Notices;
 use super::rounds::Rounds;
 use super::shown::Shown;
 use super::threads::Signal;
 use super::watched::Watched;
-use super::wireup_transports::WireupTransports;
+use super::wireup_transports::{Opening, WireupTransports};
 use super::wiring::Wiring;
 use super::{Counters, backoff, help, owed, peers};
 use crate::endpoint::{Endpoint, EndpointState, queued::SharedCopy};
 use crate::exit;
 use crate::interface::{InterfaceSlot, PeerId, Said};
 use crate::message::{Inbox, Message};
-use crate::op::Id;
-use crate::op::slab::Slab;
 use crate::proto::torn::Torn;
-use crate::setup::Core;
+use crate::setup::{Core, ModuleUse};
 use crate::shared::{Lease, Shared};
 use crate::sys::{Poller, Timer};
 use crate::{ConnectError, Error, Status};
@@ -26,8 +26,9 @@ use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use tieline_lookup::{Arrival, NameService, ServiceLimits, Services};
+use tieline_order::Id;
+use tieline_order::slab::Slab;
 use tieline_plugin_api::caps;
 
 pub(super) type Handler = Box<dyn Fn(&Message<'_>)>;
@@ -37,14 +38,11 @@ type LeftHandler = Rc<dyn Fn(PeerId)>;
 pub(super) type NotificationHandler = Rc<dyn Fn(PeerId, u32)>;
 
 /// The state of a worker. Each cell is borrowed only to read or change it. During a borrow no function of the application runs, and
-/// no object of the application is dropped: both may access this state again. There are two exceptions. `handlers` stays borrowed
-/// while message handlers run; code that cannot borrow it leaves the change to `work`. `helps` stays borrowed while it imports a
-/// key.
+/// no object of the application is dropped: both may access this state again. There is one exception: `handlers` stays borrowed
+/// while message handlers run, and code that cannot borrow it leaves the change to `work`.
 pub(crate) struct WorkerState {
     /// Whether the `Worker` was dropped or closed, so that no new work begins, even if other objects still hold this state.
     pub(super) closed: Cell<bool>,
-    /// The thread that last used the worker, as far as recorded.
-    pub(super) used_by: Arc<AtomicUsize>,
     /// Whether the end of the context's progress thread has been reported to the application.
     pub(super) heard_of_service: Cell<bool>,
     pub(super) handlers: RefCell<Vec<Option<Handler>>>,
@@ -58,9 +56,14 @@ pub(crate) struct WorkerState {
     /// Failed endpoints whose peer may be leaving.
     pub(super) doubted: RefCell<Vec<Doubt>>,
     pub(super) peers: RefCell<peers::Peers>,
+    /// Endpoints whose peer, by its number, has answered over a module without circuits, each at the place of its index. The number
+    /// of a peer stays the same worker's.
+    pub(super) answering: [Cell<Option<(Id, u32)>>; 8],
     /// The interfaces that need no system call for a poll: those that every progress call polls, and the idle ones.
     pub(super) fast: Rounds,
     pub(super) slow: Vec<usize>,
+    /// The only active interface of `fast`, or an impossible index.
+    pub(super) only: Cell<usize>,
     /// The number of progress calls until the slow interfaces are polled or tasks are checked.
     pub(super) slow_in: Cell<u32>,
     /// The number of further polls without an event for which the slow interfaces are polled in every call.
@@ -79,6 +82,10 @@ pub(crate) struct WorkerState {
     pub(super) owed: owed::Owed,
     /// The rendezvous messages of peers.
     pub(super) announcements: Announcements,
+    /// The acknowledgements that the running or next progress call sends.
+    pub(super) deliveries: RefCell<Vec<Deliveries>>,
+    /// The notifications whose operations have not ended.
+    pub(super) notices: Notices,
     /// The endpoints that are kept until a flush (its number) or their rendezvous messages have ended, even if all handles are
     /// dropped.
     pub(super) kept: RefCell<Vec<(Option<Id>, Rc<EndpointState>)>>,
@@ -120,6 +127,10 @@ pub(crate) struct WorkerState {
 pub(super) struct Answers {
     /// The context's listener, if the worker has a name; the worker then answers for all names of the context.
     pub(super) own: RefCell<Option<Arc<NameService>>>,
+    /// Whether peers may know the worker by an address without a name.
+    pub(super) nameless: Cell<bool>,
+    /// The peers that are to be told the worker's name.
+    pub(super) untold: RefCell<Vec<u32>>,
     /// Whether this is the progress thread's worker, which answers for every name of the context.
     pub(super) for_all: Cell<bool>,
     /// The number of this worker's open lookups. Their sockets are not in the worker's poller.
@@ -144,6 +155,29 @@ pub(super) trait Mailbox {
     fn drop_tasks(&self);
 }
 
+/// The modules that a worker opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Modules {
+    All,
+    /// Those that any thread may call.
+    OfAnyThread,
+}
+
+impl Modules {
+    /// Checks whether a worker may open this module.
+    pub(super) fn check(self, module: &ModuleUse) -> Result<(), Error> {
+        match self {
+            Modules::OfAnyThread if module.attr.caps & caps::ANY_THREAD == 0 => Err(Error::new(
+                Status::Unsupported,
+                "a driven worker",
+                format!("{} belongs to the thread that opens it", module.path),
+                "use an ordinary worker for that module, or a provider whose modules any thread may call (ANY_THREAD)",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Sets a handler. Returns the previous handler, which the caller drops while nothing is borrowed.
 pub(super) fn set_handler(
     handlers: &mut Vec<Option<Handler>>,
@@ -158,9 +192,17 @@ pub(super) fn set_handler(
 }
 
 impl WorkerState {
-    pub(super) fn open(core: Arc<Core>, lease: Option<Arc<Lease>>) -> Result<WorkerState, Error> {
+    pub(super) fn open(
+        core: Arc<Core>,
+        lease: Option<Arc<Lease>>,
+        which: Modules,
+    ) -> Result<WorkerState, Error> {
         core.check_process("a context")?;
-        let id = crate::sys::random_id()?;
+        let mut tested = core.take_tested();
+        let id = match &tested {
+            Some(tested) => tested.worker,
+            None => crate::sys::random_id()?,
+        };
         // The worker's own descriptors are opened first, because the worker needs them even if a provider then finds no free
         // descriptor.
         let poller = Rc::new(Poller::new()?);
@@ -171,7 +213,8 @@ impl WorkerState {
         let (mut refused, mut not_opened) = (None, Vec::new());
         for module in &core.modules {
             let domain = &core.memory.domains[module.domain];
-            match InterfaceSlot::open(module, domain, id, &poller) {
+            let open = || InterfaceSlot::open(module, domain, id, &poller);
+            match which.check(module).and_then(|()| open()) {
                 Ok((slot, said)) => {
                     interfaces.push(slot);
                     words.push(said);
@@ -187,7 +230,8 @@ impl WorkerState {
         if let (Some(error), false) = (refused, interfaces.iter().any(|i| i.roles.message)) {
             return Err(error);
         }
-        let transports = WireupTransports::open(&core, id, &poller, not_opened);
+        let mut open = Opening { worker: id, which, tested: tested.as_mut() };
+        let transports = WireupTransports::open(&core, &mut open, &poller, not_opened);
         transports.check_connections(&core, &interfaces)?;
         let wiring = Wiring::new(id, transports, core.connect_timeout);
         let services = RefCell::new(Services::new(ServiceLimits::of(core.connect_timeout)));
@@ -204,7 +248,6 @@ impl WorkerState {
         let shared = Rc::new(Shared::new(core.clone(), lease, id, interfaces)?);
         let inner = WorkerState {
             closed: Cell::new(false),
-            used_by: Arc::new(AtomicUsize::new(exit::thread_number())),
             heard_of_service: Cell::new(false),
             handlers: RefCell::default(),
             late_handlers: RefCell::default(),
@@ -215,8 +258,10 @@ impl WorkerState {
             news: RefCell::default(),
             doubted: RefCell::default(),
             peers: RefCell::default(),
+            answering: Default::default(),
             fast,
             slow,
+            only: Cell::new(usize::MAX),
             slow_in: Cell::new(0),
             hot: Cell::new(0),
             pause: Cell::new(1),
@@ -225,9 +270,11 @@ impl WorkerState {
             wiring,
             services,
             endpoints: RefCell::default(),
-            left_over: LeftOver::default(),
+            left_over: LeftOver::new(shared.clone()),
             owed: owed::Owed::default(),
             announcements: Announcements::new(core.announced),
+            deliveries: RefCell::default(),
+            notices: Notices::default(),
             kept: RefCell::default(),
             busy: RefCell::default(),
             turn_was_over: Cell::new(false),
@@ -248,19 +295,20 @@ impl WorkerState {
             inbox: Inbox::new(shared.clone()),
             shared,
         };
+        inner.choose_watch();
         inner.show();
         Ok(inner)
     }
 
     /// Checks that the worker is open. Objects added to a closed worker (`Closed`) might never be released.
     pub(super) fn check_open(&self) -> Result<(), Error> {
-        self.shared.core.check_process("a worker")?;
+        self.shared.check_process("a worker")?;
         if self.closed.get() { Err(Status::Closed.into()) } else { Ok(()) }
     }
 
     /// Checks that an operation belongs to this worker, by the shared state.
-    pub(super) fn check_owner(&self, shared: &Rc<Shared>) -> Result<(), Error> {
-        self.shared.core.check_process("a worker")?;
+    pub(crate) fn check_owner(&self, shared: &Rc<Shared>) -> Result<(), Error> {
+        self.shared.check_process("a worker")?;
         if Rc::ptr_eq(&self.shared, shared) {
             return Ok(());
         }
@@ -280,9 +328,9 @@ impl WorkerState {
 
 impl Drop for WorkerState {
     fn drop(&mut self) {
-        exit::forget(&self.used_by);
+        exit::forget(&self.shared.entrance);
         if self.shared.same_process() {
-            self.left_over.give_back(&self.shared);
+            self.left_over.give_back();
             self.wiring.close();
         } else {
             // If a forked child closed the transports, they would say goodbye in the parent's name.

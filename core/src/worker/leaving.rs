@@ -1,10 +1,10 @@
 //! A worker's goodbye when the process exits: see [`crate::exit`].
 
 use super::WorkerState;
-use crate::exit::{self, Leaves, thread_number};
+use super::delivering::Deliveries;
+use crate::exit::{self, Entrance, Leaves};
 use crate::{Error, Status};
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const EXITED: &str = "its process has called exit with";
@@ -17,12 +17,14 @@ impl WorkerState {
     /// Registers the worker for the goodbye at exit.
     pub(super) fn enter(self: &Rc<Self>) {
         let itself: Rc<dyn Leaves> = self.clone();
-        exit::enter(Rc::downgrade(&itself), &self.used_by);
+        exit::enter(Rc::downgrade(&itself), &self.shared.entrance);
     }
 
-    /// Records the calling thread. The worker calls this function at intervals and in waits, because it may move to another thread.
-    pub(super) fn note_thread(&self) {
-        self.used_by.store(thread_number(), Ordering::Relaxed);
+    /// Says goodbye on behalf of the exiting process. The caller has the only access to the worker.
+    pub(crate) fn leave_as_process_exits(&self) {
+        if self.leave_at_exit() {
+            self.shared.entrance.close();
+        }
     }
 
     /// Returns the number of posted operations that have not completed, plus the number of answers owed to peers. All operations of
@@ -32,6 +34,7 @@ impl WorkerState {
             return None;
         };
         let mut unsent = self.owed.try_len()? + usize::from(self.shared.try_has_orphans()?);
+        unsent += self.deliveries.try_borrow().ok()?.iter().map(Deliveries::len).sum::<usize>();
         let endpoints = self.all_endpoints();
         for endpoint in endpoints.iter().filter(|endpoint| endpoint.is_alive()) {
             let open = ops.open_wholes(endpoint.index) + ops.announced_of(endpoint.index);
@@ -82,15 +85,23 @@ impl WorkerState {
 }
 
 impl Leaves for WorkerState {
-    fn leave_at_exit(&self) {
-        if self.closed.get() || !self.shared.same_process() {
-            return;
+    fn leave_at_exit(&self) -> bool {
+        if self.closed.get() || !self.shared.core.same_process() {
+            return false;
         }
         match self.unsent() {
-            Some(0) => self.leave_now(),
+            Some(0) => {
+                self.leave_now();
+                return true;
+            }
             Some(unsent) => self.notify_of_exit(unsent),
             None => {}
         }
+        false
+    }
+
+    fn entrance(&self) -> &Entrance {
+        &self.shared.entrance
     }
 }
 
@@ -98,6 +109,29 @@ impl Leaves for WorkerState {
 mod tests {
     use crate::Context;
     use crate::exit::Leaves;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    /// The next progress call would send the acknowledgement.
+    #[test]
+    fn acknowledgement_that_was_not_sent_counts_as_unsent() {
+        let context = Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
+        let worker = context.worker().unwrap();
+        let endpoint = worker.connect(&worker.address().unwrap()).unwrap();
+        let kept = Rc::new(RefCell::new(None));
+        let keeps = kept.clone();
+        worker
+            .on_message(1, move |message| *keeps.borrow_mut() = message.acknowledgement())
+            .unwrap();
+        let options = crate::SendOptions::new().delivered();
+        let sent = endpoint.send_with(1, 0, b"confirm", &options).unwrap();
+        let acknowledgement = worker.wait_for(|| kept.borrow_mut().take(), None).unwrap().unwrap();
+        let before = worker.inner.unsent();
+        acknowledgement.give();
+        assert_eq!(worker.inner.unsent(), before.map(|count| count + 1));
+        assert_eq!(worker.finish(sent), Ok(0));
+        assert_eq!(worker.inner.unsent(), Some(0));
+    }
 
     /// A signal handler that calls `exit` may interrupt a change of any of these.
     #[test]
@@ -112,7 +146,7 @@ mod tests {
             assert_eq!(state.unsent(), Some(0), "nothing is lost");
         };
         let interrupted = || {
-            state.leave_at_exit();
+            assert!(!state.leave_at_exit());
             assert_eq!(state.unsent(), None);
         };
         within(&|| {
@@ -125,6 +159,10 @@ mod tests {
         });
         within(&|| {
             let _call = state.owed.debts.borrow_mut();
+            interrupted();
+        });
+        within(&|| {
+            let _call = state.deliveries.borrow_mut();
             interrupted();
         });
         drop(endpoint);

@@ -11,14 +11,18 @@ mod cancel;
 mod close;
 mod completed;
 mod counters;
+mod delivering;
 mod endpoints;
 mod flush;
 mod help;
 mod identity;
 mod incoming;
 mod inner;
+mod keyed_hash;
 mod leaving;
 mod names;
+mod naming;
+mod notices;
 mod owed;
 mod peers;
 mod polling;
@@ -37,6 +41,7 @@ mod wireup_transport;
 mod wireup_transports;
 mod wiring;
 
+pub(crate) use backoff::{Backoff, Step, Wait};
 pub use close::{Loss, Undelivered};
 pub use counters::Counters;
 pub(crate) use inner::WorkerState;
@@ -47,14 +52,14 @@ use crate::address::WorkerAddress;
 use crate::endpoint::{Endpoint, EndpointState, Owner};
 use crate::interface::{InterfaceSlot, PeerId};
 use crate::message::Message;
-use crate::op::Id;
 use crate::request::{Outcome, Request};
 use crate::setup::Core;
 use crate::shared::Lease;
 use crate::{CompletionError, ConnectError, Error, Status};
-use inner::set_handler;
+use inner::{Modules, set_handler};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use tieline_order::Id;
 
 /// A progress engine with the interfaces opened on it. A worker belongs to one thread at a time.
 ///
@@ -174,11 +179,21 @@ pub struct Worker {
 
 impl Worker {
     pub(crate) fn open(core: Arc<Core>, lease: Option<Arc<Lease>>) -> Result<Worker, Error> {
-        let inner = Rc::new(WorkerState::open(core, lease)?);
+        let inner = Rc::new(WorkerState::open(core, lease, Modules::All)?);
         inner.enter();
+        Ok(Worker::of(inner))
+    }
+
+    /// Opens a worker without the modules that are bound to the thread that opens them. The exiting thread says no goodbye for it.
+    pub(crate) fn open_movable(core: Arc<Core>, lease: Arc<Lease>) -> Result<Worker, Error> {
+        let inner = Rc::new(WorkerState::open(core, Some(lease), Modules::OfAnyThread)?);
+        Ok(Worker::of(inner))
+    }
+
+    fn of(inner: Rc<WorkerState>) -> Worker {
         let worker: Weak<WorkerState> = Rc::downgrade(&inner);
         let _ = inner.inbox.worker.set(worker);
-        Ok(Worker { inner, lent: false })
+        Worker { inner, lent: false }
     }
 
     /// Makes the worker handle that a task receives. Its drop does not close the worker.
@@ -194,7 +209,8 @@ impl Worker {
     /// # Errors
     /// `TooLarge` if the worker's interfaces do not fit into one address; `Invalid` in a forked child.
     pub fn address(&self) -> Result<Vec<u8>, Error> {
-        self.inner.shared.core.check_process("a worker")?;
+        self.inner.shared.check_process("a worker")?;
+        self.inner.note_address();
         self.inner.identity()
     }
 
@@ -372,14 +388,14 @@ impl Worker {
                     request.id = Id::NONE;
                     Ok(value)
                 }
-                None => self.finish_pending(&request),
+                None => self.finish_pending(request),
             },
         }
     }
 
     #[inline(never)] // keeps the path of completed operations short
-    fn finish_pending(&self, request: &Request) -> Result<u64, CompletionError> {
-        self.check_asked(request)?;
+    fn finish_pending(&self, request: Request) -> Result<u64, CompletionError> {
+        self.check_asked(&request)?;
         self.inner.finish(request)
     }
 

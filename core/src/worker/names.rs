@@ -4,7 +4,7 @@ use super::{Worker, WorkerState};
 use crate::address::WorkerAddress;
 use crate::endpoint::{Endpoint, Owner};
 use crate::sys::Poller;
-use crate::{ConnectError, Error};
+use crate::{ConnectError, Error, PeerId, Status};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
@@ -69,6 +69,8 @@ impl Worker {
     /// If no worker of the context has a name, the call opens a listener on the TCP interfaces and ports that
     /// `TIELINE_TCP_INTERFACES` and `TIELINE_TCP_PORTS` allow. The listener stays open until the last worker with a name is closed.
     ///
+    /// Call it before [`Worker::address`] if peers shall know the name ([`Worker::name_of_peer`]) without a message.
+    ///
     /// The worker's progress answers lookups, also while the worker sleeps in a call that waits; so does the context's progress
     /// thread if there is one. As with the address, a process that has the name may connect, unless the job has a secret. Carry the
     /// name over channels that only the job can read.
@@ -85,8 +87,30 @@ impl Worker {
                 return Err(error);
             }
             *inner.names.own.borrow_mut() = Some(names);
+            // From now on, the address contains the name.
+            let _ = inner.shared.core.publish_name(&inner.shared.id, inner.identity()?)?;
+            inner.tell_name_to_all();
         }
         Ok(name)
+    }
+
+    /// Returns the name of a peer's worker, if the peer is connected and has one. The library sends nothing for this call. The name
+    /// is a part of the peer's address. If a worker gets its name after it has given its address, it sends the name once to each
+    /// connected peer, and to each peer that connects later: progress then delivers it. A peer of an older release has no name.
+    ///
+    /// # Errors
+    /// `Invalid` for a number that is no peer of this worker.
+    pub fn name_of_peer(&self, peer: PeerId) -> Result<Option<WorkerName>, Error> {
+        let Some(address) = self.inner.address_of_peer(peer.0) else {
+            return Err(Error::new(
+                Status::Invalid,
+                format!("the name of {peer}"),
+                "this worker has no such peer, or does not know its address",
+                "pass the number that an endpoint or a message of this worker returned",
+            ));
+        };
+        // A name of a later format is no name for this version.
+        Ok(WorkerName::from_bytes(&address.name).ok())
     }
 
     /// Begins a lookup of the worker with this name; [`NameCall::test`] returns the endpoint. The library keeps no state for names
@@ -137,6 +161,11 @@ impl Worker {
 }
 
 impl WorkerState {
+    /// Returns the worker's name, if it has been requested.
+    pub(super) fn known_name(&self) -> Option<WorkerName> {
+        Some(self.names.own.borrow().as_ref()?.name_of(&self.shared.id))
+    }
+
     /// Makes the progress thread's worker answer for all names of the context.
     pub(crate) fn serve_names(&self) -> Result<(), Error> {
         self.names.for_all.set(true);

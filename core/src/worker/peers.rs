@@ -3,12 +3,13 @@
 //! A number is kept while the peer has a connection or the application has an endpoint to the peer. Up to [`REMEMBERED`] other
 //! peers are remembered; older ones are forgotten. A number is not reused before all others have been used.
 
+use super::keyed_hash::Keyed;
 use crate::Error;
 use crate::address::WorkerAddress;
-use crate::endpoint::EndpointState;
-use crate::op::Id;
+use crate::endpoint::{EndpointState, ServiceWorker};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::rc::{Rc, Weak};
+use tieline_order::Id;
 
 /// The maximum number of peers without a connection that are remembered, so that a peer that reconnects soon gets its old number.
 const REMEMBERED: usize = 1024;
@@ -44,12 +45,15 @@ pub(super) struct Peer {
 /// All known peers, by number.
 #[derive(Default)]
 pub(super) struct Peers {
-    known: HashMap<u32, Peer>,
+    /// The numbers are consecutive and chosen by this worker, so no peer can choose ones that collide.
+    known: HashMap<u32, Peer, Keyed>,
     numbers: HashMap<[u8; 16], u32>,
     /// The endpoints that the application holds, by destination worker, oldest first.
     endpoints: HashMap<[u8; 16], BTreeSet<Id>>,
     /// The endpoints that the application has dropped and that still exist, because operations or keys hold them.
     let_go: HashMap<[u8; 16], BTreeSet<Id>>,
+    /// The service workers of peers, while endpoints use them.
+    service_workers: HashMap<[u8; 16], Weak<ServiceWorker>>,
     /// The failure of the peer that failed last, until any peer connects or leaves.
     last_failure: Option<Error>,
     /// The peers without a connection, the longest idle first. Entries of peers that have reconnected meanwhile stay until they are
@@ -63,9 +67,23 @@ impl Peers {
     /// Returns the number of a worker, and the second result of [`Peers::add`] if the worker is new.
     pub(super) fn number(&mut self, address: &WorkerAddress) -> (u32, Option<Rc<EndpointState>>) {
         match self.numbers.get(&address.entry.worker) {
-            Some(number) => (*number, None),
+            Some(number) => (self.renamed(*number, &address.name), None),
             None => self.add(Some(address.clone())),
         }
+    }
+
+    /// Records the name in a newer address of a known peer that had none.
+    fn renamed(&mut self, number: u32, name: &[u8]) -> u32 {
+        let known = self.known.get_mut(&number).and_then(|peer| peer.address.as_mut());
+        if let Some(known) = known.filter(|known| known.name.is_empty() && !name.is_empty()) {
+            known.name = name.into();
+        }
+        number
+    }
+
+    /// Returns the peers that have a connection to this worker.
+    pub(super) fn with_connections(&self) -> impl Iterator<Item = u32> + '_ {
+        self.known.iter().filter(|(_, peer)| peer.ways > 0).map(|(number, _)| *number)
     }
 
     /// Returns the number of a known worker.
@@ -137,6 +155,20 @@ impl Peers {
             peer.reply.take()
         });
         replies.collect()
+    }
+
+    /// Returns the service worker with this address.
+    pub(super) fn service_worker(&mut self, address: WorkerAddress) -> Rc<ServiceWorker> {
+        let id = address.entry.worker;
+        if let Some(known) = self.service_workers.get(&id).and_then(Weak::upgrade) {
+            return known;
+        }
+        if self.service_workers.len() == self.service_workers.capacity() {
+            self.service_workers.retain(|_, known| known.strong_count() > 0);
+        }
+        let new = Rc::new(ServiceWorker::new(address));
+        let _ = self.service_workers.insert(id, Rc::downgrade(&new));
+        new
     }
 
     /// Returns the application's endpoints to a peer, oldest first.

@@ -1,23 +1,25 @@
 //! Progress: dispatching the events of polls, and advancing queued operations.
 
 use super::abi::{Hand, Polls, Running, Turn};
-use super::inner::set_handler;
+use super::inner::{Handler, set_handler};
 use super::rounds::EACH;
 use super::wireup_transports::TRANSPORT_COOKIE;
 use super::{Counters, WorkerState};
 use crate::address::WorkerAddress;
 use crate::endpoint::{EndpointState, flush::run_due, shared_copy::run as run_copies};
 use crate::interface::{InterfaceSlot, PeerId};
+use crate::mem::local::LocalBuffer;
 use crate::message::Message;
 use crate::message::abi::Handed;
-use crate::op::Id;
 use crate::proto::Origin;
-use crate::proto::id::{ANNOUNCE, FIRST};
-use crate::registry::abi::events::{Polled, payload};
+use crate::proto::id::{ANNOUNCE, ANNOUNCE_HEADED, DELIVER, FIRST, HEADED};
 use crate::shared::End;
 use crate::{Error, Status};
 use std::panic::resume_unwind;
 use std::rc::Rc;
+use tieline_host::abi::WatchWords;
+use tieline_host::abi::events::{Polled, payload};
+use tieline_order::Id;
 use tieline_plugin_api::{event, event_flags};
 
 /// The number of polls without an event after which the interfaces that need a system call count as quiet: about a millisecond.
@@ -41,26 +43,34 @@ const TURN: usize = 16;
 impl WorkerState {
     #[inline]
     pub(crate) fn progress(self: &Rc<Self>) -> usize {
+        // The call begins before it reads a word: the exit of the process, which may unmap the words, closes the entrance first, and
+        // then looks for a progress call that has begun.
+        let Some(mut running) = Running::begin(&self.shared) else { return 0 };
+        if self.has_nothing_to_do(&running.turn()) {
+            return 0;
+        }
+        self.progress_by_polls(running)
+    }
+
+    #[inline(never)] // its frame is large, and a call with nothing to do needs none
+    fn progress_by_polls(self: &Rc<Self>, mut running: Running<'_>) -> usize {
         if !self.shared.same_process() {
             return 0;
         }
-        let Some(mut running) = Running::begin(&self.shared) else { return 0 };
         let (mut turn, mut count) = (running.turn(), 0);
         if self.left_over.is_there() {
             count += self.hand_on_left_over(&mut turn);
         }
         let Some(mut polls) = turn.polls(&self.left_over) else { return count };
-        for index in self.fast.awake() {
-            count += self.poll(index.get(), &mut polls);
-        }
-        match self.slow_in.get() {
-            0 => count += self.poll_slow(&mut polls),
-            left => {
-                self.slow_in.set(left - 1);
-                if left % EACH == 0 && !self.fast.all_are_awake() {
-                    count += self.poll_resting(&mut polls);
-                }
-            }
+        let only = self.only.get();
+        count += match self.shared.interfaces.get(only) {
+            Some(slot) => self.poll((only, slot), &mut polls),
+            None => self.poll_several(&mut polls),
+        };
+        let left = self.slow_in.get();
+        match left % EACH {
+            0 => count += self.poll_others(left, &mut polls),
+            _ => self.slow_in.set(left - 1),
         }
         if self.shared.has_work.get() {
             count += self.work();
@@ -68,11 +78,21 @@ impl WorkerState {
         count
     }
 
+    /// Polls the interfaces whose turn comes at this number of calls before the next slow poll.
+    #[inline(never)]
+    fn poll_others(self: &Rc<Self>, left: u32, polls: &mut Polls<'_>) -> usize {
+        if left == 0 {
+            return self.poll_slow(polls);
+        }
+        self.slow_in.set(left - 1);
+        self.poll_resting(polls)
+    }
+
     /// Polls the interfaces that need a system call. Progress does so in every call for a while after an event, or without other
     /// interfaces, and otherwise at intervals.
     #[cold]
     fn poll_slow(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
-        self.note_thread();
+        self.shared.entrance.note_thread();
         let mut count = self.run_tasks();
         if self.behind_tasks.get() > 0 {
             self.pause_for(self.behind_tasks.get());
@@ -156,32 +176,48 @@ impl WorkerState {
         count
     }
 
-    #[inline]
+    #[inline(always)] // inlined into `progress`
     pub(super) fn hand_on(self: &Rc<Self>, hand: Hand<'_>) {
         let index = hand.interface();
         let handlers = self.handlers.borrow();
         let mut message = Message::new(Polled::NONE, &self.inbox, index);
-        hand.each(|event| {
-            if event.kind == event::MESSAGE {
+        let mut events = hand.begin();
+        while let Some(event) = events.next() {
+            // The usual messages come first, and everything else is out of line.
+            if event.kind == event::MESSAGE && event.flags & event_flags::LENT == 0 {
                 if let Some(Some(handler)) = handlers.get(event.id as usize) {
-                    match event.lent() {
-                        Ok(lent) => lent.hand_to(&self.inbox, index, handler),
-                        Err(event) => {
-                            message.turn_to(event);
-                            handler(&message);
-                        }
-                    }
-                    return;
+                    message.turn_to(event.not_lent());
+                    handler(&message);
+                    continue;
                 }
             }
             let ended = event.kind == event::COMPLETION && event.status == 0;
             if ended && self.ended_well(index, &event) {
+                continue;
+            }
+            self.hand_on_other(index, event, &handlers);
+        }
+    }
+
+    /// Dispatches an event that is neither a message without a loan nor the end of an operation.
+    #[inline(never)]
+    fn hand_on_other(
+        self: &Rc<Self>,
+        index: usize,
+        event: Handed<'_>,
+        handlers: &[Option<Handler>],
+    ) {
+        if event.kind == event::MESSAGE {
+            if let Some(Some(handler)) = handlers.get(event.id as usize) {
+                if let Ok(lent) = event.lent() {
+                    lent.hand_to(&self.inbox, index, handler);
+                }
                 return;
             }
-            self.other_event(index, event);
-            // Peer events precede the messages that a peer may have sent after reconnecting.
-            let _ = self.notify_of_peer_events();
-        });
+        }
+        self.other_event(index, event);
+        // Peer events precede the messages that a peer may have sent after reconnecting.
+        let _ = self.notify_of_peer_events();
     }
 
     /// Dispatches the backlog that a panicked handler left.
@@ -204,14 +240,11 @@ impl WorkerState {
                         peer: slot.peer(event.peer).0,
                         circuit: slot.to_endpoint.then_some(event.peer),
                     };
-                    if id == ANNOUNCE {
-                        let announced = self.announced(&event, from);
-                        let came = Polled::without_payload(**event);
-                        event.give_back(slot);
-                        if let Some(announced) = announced {
-                            self.hand_on_announced(index, &came, announced);
-                        }
-                        return;
+                    if matches!(id, HEADED | DELIVER) {
+                        return self.hand_on_headed(index, event, from);
+                    }
+                    if matches!(id, ANNOUNCE | ANNOUNCE_HEADED) {
+                        return self.on_announce(index, event, from);
                     }
                     let word = self.handle(id, event.header, from, payload(&event));
                     event.give_back(slot);
@@ -236,7 +269,11 @@ impl WorkerState {
                         if let Some(id) = Id::from_raw(event.cookie).filter(|_| status == REFUSED) {
                             self.key_refused(id);
                         }
-                        Err(slot.failed_completion(&event))
+                        let error = slot.failed_completion(&event);
+                        // Only the completion of a list names the part that failed.
+                        let of_list =
+                            self.shared.ops.borrow().holds(event.cookie, LocalBuffer::is_of_list);
+                        Err(error.at_index(of_list.then_some(event.id as usize)))
                     }
                 };
                 if !self.shared.with_ops(|ops| ops.completed(event.cookie, index, result)) {
@@ -396,6 +433,8 @@ impl WorkerState {
         if let Some(fd) = slot.watched {
             self.poller.remove(fd);
         }
+        slot.words.set(WatchWords::NONE);
+        self.choose_watch();
         if broken {
             slot.interface.stop_polling();
             self.wiring.fail_interface(index);
@@ -443,6 +482,8 @@ impl WorkerState {
             let before = set_handler(&mut self.handlers.borrow_mut(), id, handler);
             drop(before);
         }
+        self.send_deliveries();
+        self.tell_name();
         if self.closed.get() {
             let gone = std::mem::take(&mut *self.handlers.borrow_mut());
             drop(gone);
@@ -455,6 +496,7 @@ impl WorkerState {
         // The check follows the handlers of peer events, which may have posted operations.
         let busy = !self.busy.borrow().is_empty();
         self.shared.has_work.set(busy || self.has_debts());
+        self.choose_watch();
         let panicked = self.wiring.transports.panic.take();
         if let Some(panic) = panicked {
             resume_unwind(panic);

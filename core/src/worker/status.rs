@@ -4,12 +4,12 @@ use super::shown::Standing;
 use super::{Counters, Worker, WorkerState};
 use crate::endpoint::EndpointState;
 use crate::interface::InterfaceSlot;
-use crate::op::Id;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
 use tieline_explain::live::{now_ns, thread_id};
 use tieline_explain::snapshot::{InterfaceStatus, MOST_SHOWN, WorkerStatus, cut, short};
+use tieline_order::Id;
 
 /// The maximum number of endpoints examined for one text. Endpoints that wait are examined first, so that all of them are included
 /// unless very many wait.

@@ -8,18 +8,18 @@ use super::WorkerState;
 use super::announced::Taking;
 use crate::PeerId;
 use crate::endpoint::{Endpoint, MAX_MESSAGE_ID};
+use crate::message::abi::Handed;
 use crate::message::announced::{Announced, Rendezvous, Stage};
 use crate::message::{ANNOUNCED, Message};
-use crate::proto::announce::Announce;
+use crate::proto::announce::{Announce, KEPT};
 use crate::proto::{Origin, emulate::Answer};
 use crate::region::Region;
-use crate::registry::abi::events::{Polled, payload};
 use crate::request::{Outcome, Request};
 use crate::sys::Refusal;
 use crate::{Error, PostError, Status};
-use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
+use tieline_host::abi::events::{Polled, payload};
 use tieline_plugin_api::abi::Event;
 
 /// The length below which only one side copies a rendezvous message while its sender has other ones waiting: the destination then
@@ -27,21 +27,32 @@ use tieline_plugin_api::abi::Event;
 const WORTH_SHARING: usize = 1 << 20;
 
 impl WorkerState {
-    /// Handles the announcement of a message by a peer. `None`: the announcement is not dispatched.
-    pub(super) fn announced(
-        self: &Rc<Self>,
-        event: &Polled,
-        from: Origin,
-    ) -> Option<Rc<Announced>> {
-        let read = Announce::read(payload(event)).ok();
+    /// Handles the announcement of a message by a peer.
+    #[inline(never)] // not part of the large function for rare events
+    pub(super) fn on_announce(self: &Rc<Self>, index: usize, event: Handed<'_>, from: Origin) {
+        let slot = &self.shared.interfaces[index];
+        let Some(announced) = self.announced(&event, from) else { return event.give_back(slot) };
+        let came = Polled::without_payload(Event {
+            kind: ANNOUNCED,
+            id: u32::from(announced.id),
+            flags: 0,
+            header: announced.header,
+            cookie: announced.len as u64,
+            ..**event
+        });
+        event.give_back(slot);
+        self.hand_on_announced(index, &came, announced);
+    }
+
+    /// Adds the announcement of a peer. `None`: the announcement is not dispatched.
+    fn announced(self: &Rc<Self>, event: &Polled, from: Origin) -> Option<Rc<Announced>> {
+        let read = Announce::read(event.id as u16, payload(event)).ok();
         let read = read.filter(|read| read.id <= MAX_MESSAGE_ID && read.len <= isize::MAX as u64);
-        let Some(Announce { id, header, len, key }) = read else {
+        let Some(read) = read else {
             self.count_bad(from.peer, Status::BadData);
             return None;
         };
-        let (len, token, stage) = (len as usize, event.header, Cell::default());
-        let key = RefCell::new(key.into());
-        let announced = Rc::new(Announced { from, token, id, header, len, key, stage });
+        let announced = self.announcements.make((from, event.header), read);
         match self.announcements.insert(&announced) {
             Ok(()) => return Some(announced),
             Err(Status::BadData) => self.count_bad(from.peer, Status::BadData),
@@ -51,7 +62,7 @@ impl WorkerState {
     }
 
     /// Runs the handler for the message's id, or refuses the message if there is none.
-    pub(super) fn hand_on_announced(
+    fn hand_on_announced(
         self: &Rc<Self>,
         interface: usize,
         event: &Polled,
@@ -66,17 +77,10 @@ impl WorkerState {
             // The drop refuses the message.
             return drop(announcement);
         };
-        let event = Polled::without_payload(Event {
-            kind: ANNOUNCED,
-            id: u32::from(announced.id),
-            flags: 0,
-            header: announced.header,
-            cookie: announced.len as u64,
-            ..**event
-        });
         self.inbox.current.set(Some(announcement));
+        self.inbox.header_bytes.set(announced.header_bytes);
         let _clear = self.inbox.clear();
-        handler(&Message::new(&event, &self.inbox, interface));
+        handler(&Message::new(event, &self.inbox, interface));
     }
 
     /// Handles a sender's withdrawal of a message. An empty payload requests an answer.
@@ -113,7 +117,7 @@ impl WorkerState {
         self.answer(announced.from, Answer::reply(announced.token, result));
     }
 
-    /// Answers transfers that have ended.
+    /// Answers transfers that have ended, and sends notifications whose operations have ended.
     #[cold]
     pub(super) fn end_transfers(self: &Rc<Self>) -> usize {
         let mut count = 0;
@@ -121,6 +125,9 @@ impl WorkerState {
             let ended = self.shared.ops.borrow_mut().take_ended_transfer();
             let Some(id) = ended else { return count };
             count += 1;
+            if self.end_notice(id) {
+                continue;
+            }
             let taking = self.announcements.taking.borrow_mut().remove(&id);
             let Some(Taking { announced, transfer, whole, key }) = taking else { continue };
             let result = self.shared.ops.borrow_mut().take(id);
@@ -166,46 +173,92 @@ impl WorkerState {
         }
     }
 
+    /// Keeps the entry of a message that has ended for the next message.
+    pub(crate) fn reuse_announced(&self, announced: &Rc<Announced>) {
+        self.announcements.reuse(announced);
+    }
+
     /// Posts the transfer of a message's first bytes into this memory.
     pub(crate) fn take_announced(
         self: &Rc<Self>,
         announced: &Rc<Announced>,
-        local: &Region,
-        range: Range<usize>,
+        pieces: &[(&Region, Range<usize>)],
     ) -> Result<Outcome, PostError> {
         self.check_open()?;
-        let len = range.end.wrapping_sub(range.start);
-        let inside = local.inner.span.range(range.start, len);
-        let _ = inside.map_err(|status| local.outside(status, range.start, len))?;
+        let mut len = 0usize;
+        for (local, range) in pieces {
+            let n = range.end.wrapping_sub(range.start);
+            let inside = local.inner.span.range(range.start, n);
+            let _ = inside.map_err(|status| local.outside(status, range.start, n))?;
+            len = len.saturating_add(n);
+        }
         if len > announced.len {
             return Err(too_much(len, announced.len).into());
         }
+        let peer = announced.from.peer;
         let has_left = announced.stage.get() == Stage::Left;
-        if has_left || self.peers.borrow().get(announced.from.peer).is_none() {
-            return Err(left(announced).into());
-        }
-        let back = self.reply_endpoint(announced.from.peer)?;
+        let back = match self.reply_endpoint(peer) {
+            Ok(back) if !has_left => back,
+            Err(error) if !has_left && self.peers.borrow().get(peer).is_some() => {
+                return Err(error.into());
+            }
+            _ => return Err(left(announced).into()),
+        };
         // The application may have closed its endpoint.
-        let open = if back.is_open() { back } else { self.own_endpoint(announced.from.peer)? };
+        let is_open = back.is_open();
+        let open = if is_open { back } else { self.own_endpoint(peer)? };
+        // An answer to a message that no circuit carried takes the same endpoint.
+        let answers = is_open && announced.from.circuit.is_none();
         let endpoint = Endpoint::internal(open);
-        endpoint.inner.check_local(local)?;
+        pieces.iter().try_for_each(|(local, _)| endpoint.inner.check_local(local))?;
         let ended_without = |whole| {
             self.shared.part(whole, Err(taken_back(announced)));
             Ok(Outcome::Pending(Request::new(self.shared.clone(), whole)))
         };
         if announced.stage.get() != Stage::Waiting {
-            return ended_without(endpoint.inner.open(crate::op::Kind::Whole)?);
+            return ended_without(endpoint.inner.open(tieline_order::Kind::Whole)?);
         }
         if len == 0 {
             self.over(announced, Ok(0));
             return Ok(Outcome::Done(0));
         }
-        let key = endpoint.import_key(&announced.key.borrow())?;
+        // The cell is not borrowed while a lane is opened, which may call the application.
+        let bytes = announced.key.take();
+        let may_share = (self.shared.core.assist_size..WORTH_SHARING).contains(&len);
+        let alone = may_share && self.announcements.of(peer) > 1;
+        let fetched = match pieces {
+            [(local, range)] => {
+                let to = local.inner.span.range(range.start, len).map_err(Error::from);
+                to.and_then(|to| endpoint.inner.fetch_at_once(&bytes, to, len, alone))
+            }
+            _ => Ok(None),
+        };
+        if let Ok(Some(is_kept)) = fetched {
+            *announced.key.borrow_mut() = bytes;
+            self.forget_announced(announced);
+            let value = if is_kept { KEPT } else { 0 };
+            let answer = Answer::reply(announced.token, Ok(value));
+            match answers {
+                true => self.answer_over(&endpoint.inner, announced.from, answer),
+                false => self.answer(announced.from, answer),
+            }
+            return Ok(Outcome::Done(0));
+        }
+        let import = |_| endpoint.import_announced(&bytes, announced.len);
+        let key = fetched.map_err(PostError::from).and_then(import);
+        if announced.stage.get() == Stage::Waiting {
+            *announced.key.borrow_mut() = bytes;
+        }
+        let key = key?;
         // The sender may help with the copy, and can then access only the range of the receive.
         key.inner.in_parts.set(true);
-        key.inner.alone.set(len < WORTH_SHARING && self.announcements.of(announced.from.peer) > 1);
-        let whole = endpoint.inner.open(crate::op::Kind::Whole)?;
-        match endpoint.get(local, range, &key, 0) {
+        key.inner.alone.set(alone);
+        let whole = endpoint.inner.open(tieline_order::Kind::Whole)?;
+        let posted = match pieces {
+            [(local, range)] => endpoint.get(local, range.clone(), &key, 0),
+            pieces => endpoint.get_pieces(pieces, &key, 0),
+        };
+        match posted {
             Ok(Outcome::Pending(transfer)) => {
                 announced.stage.set(Stage::Taking);
                 let id = transfer.id;

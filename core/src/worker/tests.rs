@@ -2,15 +2,16 @@
 
 use super::progress::{FIRST_PAUSE, HOT};
 use super::*;
-use crate::op::slab::LOOKS;
 use crate::rank::ModuleRef;
 use crate::sys::ends_in_forked_child;
-use crate::{Context, Outcome, Region};
+use crate::{Close, Context, Outcome, Region};
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
+use tieline_order::slab::LOOKS;
 
 mod barrier;
 mod circuits;
+mod keys_of_rts;
 mod shown;
 mod threads;
 
@@ -176,12 +177,34 @@ fn the_way_to_a_service_worker_is_made_anew_after_it_failed() {
     let key = region.remote_key().unwrap();
     let endpoint = worker.connect(&target.address().unwrap()).unwrap();
     assert_eq!(emulated_put(&worker, &endpoint, &source, &key), Status::Again);
-    let first = endpoint.inner.control().unwrap().unwrap();
+    let first = endpoint.inner.service().unwrap().unwrap();
     first.fail(Error::new(Status::TimedOut, "the way is lost", "a test says so", ""));
     assert!(endpoint.inner.is_alive());
     assert_eq!(emulated_put(&worker, &endpoint, &source, &key), Status::Again);
-    let second = endpoint.inner.control().unwrap().unwrap();
+    let second = endpoint.inner.service().unwrap().unwrap();
     assert!(!Rc::ptr_eq(&first, &second));
+}
+
+#[test]
+fn endpoints_to_workers_of_one_process_share_the_service_endpoint() {
+    let (here, there) = (over_shm(false), over_shm(true));
+    let worker = here.worker().unwrap();
+    let targets = [there.worker().unwrap(), there.worker().unwrap()];
+    let source = here.alloc(4096).unwrap();
+    let region = there.register(vec![0; 4096]).unwrap();
+    let key = region.remote_key().unwrap();
+    let endpoints = targets.each_ref().map(|to| worker.connect(&to.address().unwrap()).unwrap());
+    for endpoint in &endpoints {
+        assert_eq!(emulated_put(&worker, endpoint, &source, &key), Status::Again);
+    }
+    let [first, second] = endpoints.each_ref().map(|one| one.inner.open_service().unwrap());
+    assert!(Rc::ptr_eq(&first, &second));
+    let _ = endpoints[0].close(Close::Cancel).unwrap();
+    assert!(first.is_alive());
+    assert_eq!(emulated_put(&worker, &endpoints[1], &source, &key), Status::Again);
+    let service = Rc::downgrade(&first);
+    drop((first, second, endpoints));
+    assert!(service.upgrade().is_none(), "no endpoint uses it any more");
 }
 
 /// While a worker has work, every progress call checks for it.

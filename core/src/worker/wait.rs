@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tieline_order::Id;
 use tieline_plugin_api::Armed;
 use tieline_plugin_api::caps;
 
@@ -196,7 +197,8 @@ impl Worker {
     pub fn close_region(&self, region: Region, timeout: Duration) -> Result<(), NotClosed> {
         let not = match region.close() {
             Err(not)
-                if not.error.status() == Status::Busy && !self.inner.shared.in_progress.get() =>
+                if not.error.status() == Status::Busy
+                    && !self.inner.shared.entrance.is_in_progress() =>
             {
                 not
             }
@@ -255,7 +257,7 @@ pub(super) fn sleep_on(
 impl WorkerState {
     /// Prepares a sleep, unless a report for the application is pending.
     pub(super) fn arm_to_wait(&self) -> Result<bool, Error> {
-        self.shared.core.check_process("a worker")?;
+        self.shared.check_process("a worker")?;
         self.hear_of_service()?;
         if self.has_completed() {
             return Ok(false);
@@ -269,15 +271,30 @@ impl WorkerState {
         Ok(armed)
     }
 
+    /// Prepares a sleep of another thread on a descriptor of [`second_poller`](WorkerState::second_poller). Completions that were not
+    /// taken do not prevent the sleep.
+    pub(crate) fn arm_for_thread(&self) -> Result<bool, Error> {
+        let armed = self.arm(self.show_soon())?;
+        if armed {
+            let _ = self.show_sleep(true);
+        }
+        Ok(armed)
+    }
+
+    /// Returns a second descriptor of the worker's poller, which stays open when the worker is dropped.
+    pub(crate) fn second_poller(&self) -> Result<Poller, Error> {
+        self.poller.second()
+    }
+
     /// Makes the next progress call poll every interface.
-    pub(super) fn look_at_all(&self) {
+    pub(crate) fn look_at_all(&self) {
         self.slow_in.set(0);
         self.behind_tasks.set(0);
     }
 
     /// Prepares a sleep. `soon`: the application has to call again within this time.
     pub(super) fn arm(&self, soon: Option<Duration>) -> Result<bool, Error> {
-        self.shared.core.check_process("a worker")?;
+        self.shared.check_process("a worker")?;
         // The event that ends the sleep may come from any interface.
         self.look_at_all();
         let watched = self.watched.begin(&self.poller, &self.shared.interfaces);
@@ -363,7 +380,7 @@ impl WorkerState {
     }
 
     /// Reports, once per worker, that the context's progress thread has stopped.
-    pub(super) fn hear_of_service(&self) -> Result<(), Error> {
+    pub(crate) fn hear_of_service(&self) -> Result<(), Error> {
         self.shared.core.check_service().or_else(|error| {
             match self.heard_of_service.replace(true) {
                 true => Ok(()),
@@ -388,9 +405,9 @@ impl WorkerState {
         timeout: Option<Duration>,
         for_completed: bool,
     ) -> Result<Waited, Error> {
-        self.shared.core.check_process("a worker")?;
+        self.shared.check_process("a worker")?;
         self.shared.check_no_handler("a wait")?;
-        self.note_thread();
+        self.shared.entrance.note_thread();
         self.shown.publisher.awakes(); // the application may have armed the worker
         self.look_at_all();
         if self.progress() > 0 {
@@ -413,13 +430,15 @@ impl WorkerState {
         })
     }
 
+    /// Waits for an operation of this worker and returns its value.
     #[inline]
-    pub(super) fn finish(self: &Rc<Self>, request: &Request) -> Result<u64, CompletionError> {
-        self.check_owner(&request.shared).map_err(CompletionError::Pending)?;
+    pub(super) fn finish(self: &Rc<Self>, mut request: Request) -> Result<u64, CompletionError> {
+        let id = request.id;
         loop {
-            let take = || self.shared.ops.borrow_mut().result(request.id);
+            let take = || self.shared.ops.borrow_mut().take(id);
             let found = self.wait_for(None, true, take).map_err(CompletionError::Pending)?;
             if let Some(result) = found {
+                request.id = Id::NONE;
                 return Ok(result?);
             }
         }
@@ -475,7 +494,7 @@ impl WorkerState {
     #[cold]
     fn back_off(self: &Rc<Self>, wait: &mut Wait) -> Result<bool, Error> {
         // A forked child receives no events.
-        self.shared.core.check_process("a worker")?;
+        self.shared.check_process("a worker")?;
         match self.backoff.step(wait, Instant::now()) {
             Step::TimeIsUp => return Ok(false),
             Step::Look => std::hint::spin_loop(),

@@ -12,9 +12,9 @@ use crate::address::{Scheme, Via, WorkerAddress, WorkerEntry};
 use crate::compose;
 use crate::proto::id;
 use crate::rank::{ModuleRef, agree};
-use crate::registry::abi::{OwnedEndpoint, PackBuffer};
 use crate::{Error, Status};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use tieline_host::abi::{OwnedEndpoint, PackBuffer};
 
 /// A local carrier of datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -385,7 +385,7 @@ impl Worker {
     /// # Errors
     /// `BadData` for bytes that are not a valid datagram; `Invalid` in a forked child.
     pub fn deliver_out_of_band(&self, datagram: &[u8]) -> Result<(), Error> {
-        self.inner.shared.core.check_process("a worker")?;
+        self.inner.shared.check_process("a worker")?;
         match self.inner.on_datagram(datagram, Sender::Application) {
             Ok(()) => Ok(()),
             Err(why) => Err(Error::new(

@@ -2,13 +2,11 @@
 //! `wireup_transport.rs` chooses among the carriers, and sends.
 
 use super::abi;
+use super::inner::Modules;
 use crate::compose;
 use crate::interface::{InterfaceSlot, Said};
 use crate::rank::ModuleRef;
-use crate::registry::LoadedProvider;
-use crate::registry::abi::OwnedEndpoint;
-use crate::registry::abi::objects::OpenConnector;
-use crate::setup::Core;
+use crate::setup::{Core, Tested};
 use crate::sys::Poller;
 use crate::{Error, Status};
 use std::any::Any;
@@ -18,6 +16,9 @@ use std::hash::Hash;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use tieline_host::LoadedProvider;
+use tieline_host::abi::OwnedEndpoint;
+use tieline_host::abi::objects::OpenConnector;
 
 /// The first cookie of endpoints that carry datagrams. An event's cookie identifies the kind of its endpoint. Cookies of ordinary
 /// endpoints are numbers of a slab, and those of circuits are counted from 0. Neither reaches this value in a worker's life.
@@ -75,18 +76,31 @@ pub(super) enum WireupTransport {
     Messages(usize, usize),
 }
 
+/// A worker whose connectors are being opened.
+pub(super) struct Opening<'a> {
+    pub(super) worker: [u8; 16],
+    pub(super) which: Modules,
+    /// The connectors that are open already.
+    pub(super) tested: Option<&'a mut Tested>,
+}
+
 impl WireupTransports {
     /// Opens the connectors that the composition needs; `not_opened` lists the interfaces that could not be opened.
     pub(super) fn open(
         core: &Core,
-        worker: [u8; 16],
+        opening: &mut Opening<'_>,
         poller: &Poller,
         mut not_opened: Vec<(String, Error)>,
     ) -> WireupTransports {
         let mut connectors = Vec::new();
         for module in &core.connectors {
             let domain = &core.memory.domains[module.domain];
-            let opened = domain.domain.open_connector(&module.name, worker).and_then(|connector| {
+            let tested = opening.tested.as_mut().and_then(|tested| tested.take(&module.path));
+            let open = || match tested {
+                Some(connector) => Ok(connector),
+                None => domain.domain.open_connector(&module.name, opening.worker),
+            };
+            let opened = opening.which.check(module).and_then(|()| open()).and_then(|connector| {
                 let watched = connector.event_fd();
                 watched.map_or(Ok(()), |fd| poller.add(fd))?;
                 let said = Said::first(connector.address()?);

@@ -27,13 +27,13 @@ use super::{Counters, abi};
 use crate::address::WorkerAddress;
 use crate::endpoint::{EndpointState, ModulePair};
 use crate::interface::LaneLimits;
-use crate::registry::abi::OwnedEndpoint;
 use crate::wireup::{ConnectionKey, Limits, Machine};
 use crate::{Error, Status};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
+use tieline_host::abi::OwnedEndpoint;
 
 enum State {
     Forming,

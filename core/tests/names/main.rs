@@ -2,9 +2,12 @@
 
 mod sys;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::mpsc::{TryRecvError, channel};
 use std::time::{Duration, Instant};
-use tieline::{ConnectError, Context, Error, Status, Waited, Worker, WorkerName};
+use tieline::{ConnectError, Context, Error, PeerId, Status, Waited, Worker, WorkerName};
+use tieline_testing::built;
 
 const RANKS: usize = 100_000;
 /// Longer than a lookup takes.
@@ -48,6 +51,84 @@ fn a_hundred_thousand_ranks_that_never_talk_take_at_most_64_bytes_each() -> Resu
         drop(us.ask_name(name)?);
     }
     assert!(sys::held() - before < MOST, "{} bytes are left", sys::held() - before);
+    Ok(())
+}
+
+/// Makes progress on two workers until `done`.
+fn until(workers: [&Worker; 2], done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        let _ = workers.map(Worker::progress);
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not happen");
+    }
+}
+
+#[test]
+fn connected_peers_know_the_names_that_exist_and_others_have_none() -> Result<(), Error> {
+    let (named, plain) = (worker()?, worker()?);
+    let before = plain.connect(&named.address()?)?;
+    assert_eq!(plain.name_of_peer(before.peer())?, None, "it has no name yet");
+    let name = named.name()?;
+    assert_eq!(plain.name_of_peer(before.peer())?, None, "it is not connected yet");
+    let (third, came) = (worker()?, Rc::new(Cell::new(None)));
+    let seen = came.clone();
+    third.on_message(5, move |message| seen.set(Some(message.peer())))?;
+    // The receiver learns the name from the connection, and the sender from the address.
+    let out = named.connect(&third.address()?)?;
+    let _ = out.send(5, 0, b"")?;
+    until([&named, &third], || came.get().is_some());
+    assert_eq!(third.name_of_peer(came.get().unwrap())?, Some(name));
+    assert_eq!(named.name_of_peer(out.peer())?, None);
+    let back = worker()?;
+    let there = back.connect(&named.address()?)?;
+    assert_eq!(back.name_of_peer(there.peer())?, Some(name));
+    let nobody = PeerId::from_number(1000);
+    assert_eq!(back.name_of_peer(nobody).unwrap_err().status(), Status::Invalid);
+    Ok(())
+}
+
+/// Returns a worker over one transport.
+fn worker_over(providers: &str) -> Result<Worker, Error> {
+    let context = Context::builder().set("TIELINE_TCP_INTERFACES", "127.0.0.0/8");
+    let context = match built::folder(&built::TCP) {
+        Ok(folder) => context.set("TIELINE_PROVIDER_PATH", &folder.display().to_string()),
+        Err(_) => context,
+    };
+    Ok(context.set("TIELINE_PROVIDERS", providers).open()?.worker()?)
+}
+
+#[test]
+fn peers_that_knew_a_worker_without_a_name_learn_its_name_once() -> Result<(), Error> {
+    let tcp = built::folder(&built::TCP).is_ok();
+    if !tcp {
+        println!("skipped: over tcp");
+    }
+    for providers in ["shm", "tcp,tcp-connect"].into_iter().take(1 + usize::from(tcp)) {
+        let late = worker_over(providers)?;
+        let address = late.address()?;
+        // One peer sends to the worker, the worker sends to another, and a third one connects only later.
+        let [sender, receiver, later] =
+            [worker_over(providers)?, worker_over(providers)?, worker_over(providers)?];
+        let came = Rc::new(Cell::new(0));
+        for worker in [&late, &receiver] {
+            let seen = came.clone();
+            worker.on_message(5, move |_| seen.set(seen.get() + 1))?;
+        }
+        let (to, from) = (sender.connect(&address)?, late.connect(&receiver.address()?)?);
+        let _ = (to.send(5, 0, b"")?, from.send(5, 0, b"")?);
+        until([&late, &sender], || came.get() >= 1);
+        until([&late, &receiver], || came.get() == 2);
+        let seen = receiver.connect(&address)?.peer();
+        assert_eq!(receiver.name_of_peer(seen)?, None, "{providers}");
+        let name = Some(late.name()?);
+        until([&late, &sender], || sender.name_of_peer(to.peer()) == Ok(name));
+        until([&late, &receiver], || receiver.name_of_peer(seen) == Ok(name));
+        let to = later.connect(&address)?;
+        assert_eq!(later.name_of_peer(to.peer())?, None, "the address was written before");
+        let _ = to.send(5, 0, b"")?;
+        until([&late, &later], || later.name_of_peer(to.peer()) == Ok(name));
+        assert_eq!([&sender, &receiver, &later].map(|peer| peer.counters().malformed), [0; 3]);
+    }
     Ok(())
 }
 

@@ -6,10 +6,14 @@ use std::cell::Cell;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::rc::Rc;
+use std::sync::Mutex;
 use tieline::Status;
 
-/// Returns the first of `count` adjacent free ports, below the range that the kernel assigns.
+/// Returns the first of `count` adjacent free ports, below the range that the kernel assigns. Tests of one process, which may run at
+/// the same time, get different ports.
 fn free_neighbours(count: u16) -> u16 {
+    static TAKEN: Mutex<u16> = Mutex::new(0);
+    let mut taken = TAKEN.lock().unwrap();
     let is_free = |port| {
         let taken = |ip: IpAddr| {
             let bound = TcpListener::bind((ip, port));
@@ -18,8 +22,10 @@ fn free_neighbours(count: u16) -> u16 {
         !taken(Ipv4Addr::UNSPECIFIED.into()) && !taken(Ipv6Addr::UNSPECIFIED.into())
     };
     let start = 10_000 + (std::process::id() % 2_000) as u16 * 10;
-    let firsts = (start..32_000).step_by(usize::from(count) + 2);
-    firsts.into_iter().find(|first| (*first..*first + count).all(is_free)).expect("free ports")
+    let mut firsts = (start.max(*taken)..32_000).step_by(usize::from(count) + 2);
+    let first = firsts.find(|first| (*first..*first + count).all(is_free)).expect("free ports");
+    *taken = first + count;
+    first
 }
 
 #[test]

@@ -46,6 +46,8 @@ pub(super) struct Mapped {
     base: NonNull<AtomicU64>,
     /// The number of words.
     count: usize,
+    /// The number of words that are mapped before them, because a mapping begins with a page of the kernel.
+    before: usize,
 }
 
 // SAFETY: the range belongs to this object, and every access is atomic.
@@ -54,22 +56,30 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps `len` bytes from `at`; both are multiples of the page size.
+    /// Maps `len` bytes from `at`; both are multiples of 4096.
     pub(super) fn new(fd: &impl AsRawFd, at: usize, len: usize) -> Result<Mapped, Error> {
+        Mapped::in_pages(fd, at, len, kernel_page())
+    }
+
+    /// Maps these bytes, and those before them in the same page.
+    fn in_pages(fd: &impl AsRawFd, at: usize, len: usize, page: usize) -> Result<Mapped, Error> {
+        let before = at % page;
         // SAFETY: a new mapping does not affect existing memory.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                len,
+                before + len,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED,
                 fd.as_raw_fd(),
-                at as libc::off_t,
+                (at - before) as libc::off_t,
             )
         };
         match NonNull::new(base.cast::<AtomicU64>()) {
-            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => {
-                Ok(Mapped { base, count: len / 8 })
+            Some(first) if first.as_ptr().cast() != libc::MAP_FAILED => {
+                // SAFETY: the offset lies inside the mapping.
+                let base = unsafe { first.byte_add(before) };
+                Ok(Mapped { base, count: len / 8, before: before / 8 })
             }
             _ => Err(last_error("a mapping of a memory file")),
         }
@@ -101,9 +111,19 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: `new` mapped the range, and it is unmapped once.
-        let _ = unsafe { libc::munmap(self.base.as_ptr().cast(), self.count * 8) };
+        // SAFETY: `in_pages` mapped the words and those before them, and they are unmapped once.
+        let _ = unsafe {
+            let first = self.base.as_ptr().sub(self.before);
+            libc::munmap(first.cast(), (self.before + self.count) * 8)
+        };
     }
+}
+
+/// Returns the size of the kernel's pages: 4, 16 or 64 KiB on 64-bit Arm. A mapping begins at a multiple of it.
+fn kernel_page() -> usize {
+    // SAFETY: the call takes a number.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
 }
 
 /// Allocates memory for a range of the file, so that a later access cannot fail.
@@ -127,4 +147,28 @@ pub fn now_ns() -> u64 {
 pub fn thread_id() -> u32 {
     // SAFETY: no pointer is passed.
     u32::try_from(unsafe { libc::syscall(libc::SYS_gettid) }).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapping_begins_at_its_offset_with_kernel_pages_of_any_size() {
+        const LEN: usize = 192 << 10;
+        let file = memory_file(c"test", LEN).unwrap();
+        let whole = Mapped::new(&file, 0, LEN).unwrap();
+        for page in [4 << 10, 16 << 10, 64 << 10] {
+            for at in [0, 4 << 10, 68 << 10] {
+                let part = Mapped::in_pages(&file, at, 64 << 10, page).unwrap();
+                let last = (64 << 10) - 8;
+                part.word(0).store(page as u64, Ordering::Relaxed);
+                part.word(last).store(at as u64 + 1, Ordering::Relaxed);
+                let seen = [at, at + last].map(|at| whole.word(at).load(Ordering::Relaxed));
+                assert_eq!(seen, [page as u64, at as u64 + 1], "pages of {page}, from {at}");
+                part.word(last + 8).store(7, Ordering::Relaxed);
+                assert_ne!(whole.word(at + last + 8).load(Ordering::Relaxed), 7, "beyond the end");
+            }
+        }
+    }
 }

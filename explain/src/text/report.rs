@@ -4,6 +4,7 @@ use super::columns::{WIDTH, columns};
 use super::why::listed;
 use crate::record::{Record, Verdict};
 use crate::snapshot::Report;
+use std::collections::BTreeSet;
 
 impl Report {
     /// Returns the providers, modules and paths in three short tables, followed by the warnings and the number of unused subjects.
@@ -68,17 +69,17 @@ impl Report {
         format!("Tieline {}, provider ABI {}\n\n", self.version, self.abi)
     }
 
-    /// Returns the number of subjects about which a record states that they are not used, at least for one role.
+    /// Returns the number of subjects that are used for no role, by the records.
     fn not_used(&self) -> usize {
-        let mut idle: Vec<String> = self
-            .records
-            .iter()
-            .filter(|r| !r.verdict.is_used() && !matches!(r.verdict, Verdict::Found { .. }))
-            .map(Record::subject)
-            .collect();
-        idle.sort();
-        idle.dedup();
-        idle.len()
+        let subjects = |which: &dyn Fn(&Verdict) -> bool| -> BTreeSet<String> {
+            let those = self.records.iter().filter(|record| which(&record.verdict));
+            those.map(Record::subject).collect()
+        };
+        let used = subjects(&Verdict::is_used);
+        let idle =
+            subjects(&|verdict| !verdict.is_used() && !matches!(verdict, Verdict::Found { .. }));
+        // A module may be used in one role and outranked in another.
+        idle.difference(&used).count()
     }
 }
 

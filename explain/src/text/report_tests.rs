@@ -124,6 +124,15 @@ fn a_record_reads_as_its_line_of_the_report() {
 }
 
 #[test]
+fn module_that_is_used_for_one_role_does_not_count_as_unused() {
+    let mut report = sample();
+    let (winner, rule) = ("tcp/stream".into(), "priority".into());
+    let outranked = Verdict::OutrankedBy { winner, rule };
+    report.records.push(Record::module("shm", "shm", "mem", outranked));
+    assert!(report.table().contains("2 not used"), "{}", report.table());
+}
+
+#[test]
 fn the_table_fits_a_terminal_and_shows_warnings() {
     let text = sample().table();
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");

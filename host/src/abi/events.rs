@@ -55,6 +55,18 @@ impl Polled {
         Polled(Event { data: std::ptr::null(), len: 0, ..event })
     }
 
+    /// Runs a function with an event whose payload is this one without its first `skip` bytes. `event` supplies the other fields.
+    /// `None`: the payload is shorter, and the function was not called.
+    pub fn with_rest<R>(
+        &self,
+        skip: usize,
+        event: Event,
+        with: impl FnOnce(&Polled) -> R,
+    ) -> Option<R> {
+        let len = self.0.len.checked_sub(skip).filter(|_| !self.0.data.is_null())?;
+        Some(with(&Polled(Event { data: self.0.data.wrapping_add(skip), len, ..event })))
+    }
+
     /// Copies the event, so that the copy outlives its batch.
     ///
     /// # Safety

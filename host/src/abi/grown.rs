@@ -5,23 +5,46 @@ use tieline_plugin_api::Status;
 
 /// The maximum number of bytes accepted from a slot that writes bytes.
 const MOST_BYTES: usize = 1 << 20;
+/// The length of the buffer with which a slot that writes bytes is called first.
+const FIRST_ROOM: usize = 256;
+/// The number of records for which a slot that writes a list has room first. Few lists are longer, and making one may take a dozen
+/// system calls.
+const FIRST_RECORDS: usize = 4;
 /// The maximum number of records accepted from a slot that writes a list.
 const MOST_RECORDS: usize = 4096;
 
 /// Calls a slot that writes bytes and returns their length. The buffer grows until the bytes fit, to `MOST_BYTES` at most.
 pub(crate) fn grown(mut call: impl FnMut(*mut u8, usize) -> i64) -> Result<Vec<u8>, Status> {
-    let mut buffer = vec![0; 256];
+    let mut buffer = Vec::new();
+    appended(&mut buffer, &mut call)?;
+    Ok(buffer)
+}
+
+/// Calls a slot like [`grown`], and appends its bytes to a buffer. On an error the buffer is unchanged.
+pub(crate) fn appended(
+    buffer: &mut Vec<u8>,
+    mut call: impl FnMut(*mut u8, usize) -> i64,
+) -> Result<(), Status> {
+    let (from, mut room) = (buffer.len(), FIRST_ROOM);
     loop {
-        let len = call(buffer.as_mut_ptr(), buffer.len());
-        let len = usize::try_from(len).map_err(|_| Status::from_code(len as i32))?;
-        if len <= buffer.len() {
-            buffer.truncate(len);
-            return Ok(buffer);
+        buffer.resize(from + room, 0);
+        let len = call(buffer[from..].as_mut_ptr(), room);
+        let written = usize::try_from(len).map_err(|_| Status::from_code(len as i32));
+        match written {
+            Ok(len) if len <= room => {
+                buffer.truncate(from + len);
+                return Ok(());
+            }
+            Ok(len) if len <= MOST_BYTES => room = len,
+            Ok(_) => {
+                buffer.truncate(from);
+                return Err(Status::ProviderFailed);
+            }
+            Err(status) => {
+                buffer.truncate(from);
+                return Err(status);
+            }
         }
-        if len > MOST_BYTES {
-            return Err(Status::ProviderFailed);
-        }
-        buffer.resize(len, 0);
     }
 }
 
@@ -34,8 +57,8 @@ pub enum Unlisted {
     Overrun,
 }
 
-/// Calls a slot that writes a list. The first call is for the length, the next one has a buffer of so many copies of `empty`. The
-/// call is repeated if the list has grown.
+/// Calls a slot that writes a list. The first call has a buffer of a few copies of `empty`, and the next one a buffer for the whole
+/// list if that is longer. The call is repeated if the list has grown.
 pub fn listed<T: Copy>(
     empty: T,
     mut call: impl FnMut(*mut T, usize, *mut usize) -> i32,
@@ -49,13 +72,10 @@ pub fn listed<T: Copy>(
             _ => Err(Unlisted::Overrun),
         }
     };
-    let mut count = ask(std::ptr::null_mut(), 0)?;
+    let mut count = FIRST_RECORDS;
     loop {
         if count > MOST_RECORDS {
             return Err(Unlisted::Code(Status::ProviderFailed as i32));
-        }
-        if count == 0 {
-            return Ok(Vec::new());
         }
         let capacity = count;
         let mut room = Guarded::new(empty, capacity);
@@ -99,6 +119,16 @@ mod tests {
             300
         });
         assert_eq!(written, Ok(vec![7; 300]));
+        let mut behind = vec![1, 2];
+        assert_eq!(appended(&mut behind, |_, _| Status::NoDevice as i64), Err(Status::NoDevice));
+        let too_long = appended(&mut behind, |_, _| MOST_BYTES as i64 + 1);
+        assert_eq!((too_long, &behind[..]), (Err(Status::ProviderFailed), &[1, 2][..]));
+        let one = |at: *mut u8, _| {
+            // SAFETY: the buffer has 256 bytes.
+            unsafe { at.write(3) };
+            1
+        };
+        assert_eq!((appended(&mut behind, one), behind), (Ok(()), vec![1, 2, 3]));
     }
 
     /// The result for a slot that reports these lengths in turn, and the capacities that it was called with.
@@ -115,20 +145,21 @@ mod tests {
 
     #[test]
     fn a_list_is_asked_for_its_length_and_again_when_it_has_grown_meanwhile() {
-        assert_eq!(list(&[0]), (Ok(0), vec![0]));
-        assert_eq!(list(&[3, 3]), (Ok(3), vec![0, 3]));
-        assert_eq!(list(&[3, 2]), (Ok(2), vec![0, 3]));
-        assert_eq!(list(&[3, 4, 4]), (Ok(4), vec![0, 3, 4]));
-        assert_eq!(list(&[MOST_RECORDS, MOST_RECORDS]), (Ok(4096), vec![0, 4096]));
+        assert_eq!(list(&[0]), (Ok(0), vec![4]));
+        assert_eq!(list(&[4]), (Ok(4), vec![4]));
+        assert_eq!(list(&[5, 5]), (Ok(5), vec![4, 5]));
+        assert_eq!(list(&[5, 2]), (Ok(2), vec![4, 5]));
+        assert_eq!(list(&[5, 6, 6]), (Ok(6), vec![4, 5, 6]));
+        assert_eq!(list(&[MOST_RECORDS, MOST_RECORDS]), (Ok(4096), vec![4, 4096]));
         let failed = Err(Unlisted::Code(Status::ProviderFailed as i32));
-        assert_eq!(list(&[MOST_RECORDS + 1]), (failed, vec![0]));
-        assert_eq!(list(&[3, MOST_RECORDS + 1]), (failed, vec![0, 3]));
+        assert_eq!(list(&[MOST_RECORDS + 1]), (failed, vec![4]));
+        assert_eq!(list(&[5, MOST_RECORDS + 1]), (failed, vec![4, 5]));
         let io = Status::Io as i32;
         assert_eq!(listed(0u8, |_, _, _| io), Err(Unlisted::Code(io)));
         let later = listed(0u8, |_, room, count| {
             // SAFETY: `count` is the caller's variable.
-            unsafe { *count = 1 };
-            if room == 0 { 0 } else { io }
+            unsafe { *count = 5 };
+            if room == 4 { 0 } else { io }
         });
         assert_eq!(later, Err(Unlisted::Code(io)));
     }
@@ -148,7 +179,7 @@ mod tests {
             })
         };
         assert_eq!((written(0), written(1)), (Ok(vec![1, 7]), Ok(vec![7, 1])));
-        for beside in [-512, -1, 2, 513] {
+        for beside in [-512, -1, 4, 515] {
             assert_eq!(written(beside), Err(Unlisted::Overrun), "{beside}");
         }
     }

@@ -1,8 +1,13 @@
 //! Objects opened from a provider. Each keeps open what it was opened from. Domains, interfaces and connectors close on drop.
 
-use super::events::{BATCH, Batch, Polled};
-use super::grown::{grown, listed};
-use super::{ConnectorTable, EndpointTable, InterfaceTable, OwnedEndpoint, Span};
+mod connector;
+
+pub use connector::{OpenConnector, ParkedConnector};
+
+use super::events::{Batch, Polled};
+use super::grown::{appended, grown, listed};
+use super::results::{armed, polled, reached};
+use super::{EndpointTable, InterfaceTable, OwnedEndpoint, Span, WatchWords};
 use crate::load::LoadedProvider;
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -47,13 +52,6 @@ impl OpenDomain {
         name: &str,
         context_id: [u8; 16],
     ) -> Result<OpenDomain, Error> {
-        let params = DomainParams {
-            name: name.as_ptr(),
-            name_len: name.len(),
-            context_id,
-            ..DomainParams::empty()
-        };
-        let mut handle = std::ptr::null_mut();
         let what = || format!("domain {name} could not be opened");
         provider.usable(&what)?;
         // Users of a domain may rely on its attributes, so they are checked first if the provider lists the domain.
@@ -61,6 +59,24 @@ impl OpenDomain {
         if let Some(Err(verdict)) = attr.map(|attr| provider.check_domain(&attr)) {
             return Err(Error::new(Status::Unsupported, what(), verdict.to_string(), ""));
         }
+        OpenDomain::open_checked(provider, name, context_id)
+    }
+
+    /// Opens a domain whose attributes the caller has checked.
+    pub fn open_checked(
+        provider: &Arc<LoadedProvider>,
+        name: &str,
+        context_id: [u8; 16],
+    ) -> Result<OpenDomain, Error> {
+        let what = || format!("domain {name} could not be opened");
+        provider.usable(&what)?;
+        let params = DomainParams {
+            name: name.as_ptr(),
+            name_len: name.len(),
+            context_id,
+            ..DomainParams::empty()
+        };
+        let mut handle = std::ptr::null_mut();
         let open = provider.tables.provider.open_domain;
         // SAFETY: this is the provider's function with its own state; the record and the variable live for the call.
         let code = unsafe { open(provider.state(), &params, &mut handle) };
@@ -247,12 +263,19 @@ impl Registered {
 
     /// Returns the remote key.
     pub fn pack_key(&self) -> Result<Vec<u8>, Error> {
+        let mut key = Vec::new();
+        self.append_key(&mut key)?;
+        Ok(key)
+    }
+
+    /// Appends the remote key to a buffer. On an error the buffer is unchanged.
+    pub fn append_key(&self, out: &mut Vec<u8>) -> Result<(), Error> {
         let Some(handle) = self.handle else { return Err(Status::Closed.into()) };
         let provider = &self.domain.provider;
         let what = || format!("{} could not pack a remote key", self.domain.name);
         provider.usable(&what)?;
         let whole = KeyParams { region: handle, ..KeyParams::empty() };
-        grown(|buffer, capacity| {
+        appended(out, |buffer, capacity| {
             // SAFETY: the domain is open and the region registered; the buffer has that capacity.
             unsafe {
                 (provider.tables.domain.pack_key)(self.domain.handle, &whole, buffer, capacity)
@@ -297,8 +320,14 @@ impl OpenInterface {
         &self.domain.provider
     }
 
+    /// Checks that the provider has not failed: none of a failed provider's functions may be called.
+    fn check_provider(&self) -> Result<(), Status> {
+        self.provider().check_alive()
+    }
+
     /// Returns the address by which a peer reaches this interface.
     pub fn address(&self) -> Result<Vec<u8>, Error> {
+        self.provider().usable(&|| "an interface has no address".to_string())?;
         grown(|buffer, capacity| {
             // SAFETY: the interface is open and this is its thread; the buffer has that capacity.
             unsafe { (self.table.address)(self.handle, buffer, capacity) }
@@ -311,6 +340,7 @@ impl OpenInterface {
 
     /// Checks whether a peer with this address can be reached; the error has the status and the reason as text.
     pub fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
+        self.check_provider()?;
         // SAFETY: the interface is open and this is its thread; the address is borrowed for the call.
         let code = unsafe { (self.table.reachable)(self.handle, address.as_ptr(), address.len()) };
         reached(self.provider(), code)
@@ -332,9 +362,10 @@ impl OpenInterface {
             ..EndpointParams::empty()
         };
         let mut handle = std::ptr::null_mut();
+        let what = || format!("no endpoint could be made on {}", self.domain.name);
+        self.provider().usable(&what)?;
         // SAFETY: the interface is open and this is its thread; the record and its pointers are valid for the call.
         let code = unsafe { (self.table.connect)(self.handle, &params, &mut handle) };
-        let what = || format!("no endpoint could be made on {}", self.domain.name);
         let _ = self.provider().checked(i64::from(code), &what)?;
         Ok(NewEndpoint(handle))
     }
@@ -357,6 +388,12 @@ impl OpenInterface {
         Ok(unsafe { batch.written(count) })
     }
 
+    /// Returns the interface's watch words, for all later comparisons.
+    pub fn watch_words(&self) -> WatchWords {
+        // SAFETY: the interface is open and this is its thread.
+        unsafe { WatchWords::new((self.table.watch)(self.handle)) }
+    }
+
     /// Stops polling a provider that broke its contract: later polls return no events and do not call the provider.
     pub fn stop_polling(&self) {
         self.poll.set(InterfaceTable::MISSING.poll);
@@ -364,6 +401,7 @@ impl OpenInterface {
 
     /// Disconnects a peer, identified by the interface's number for it.
     pub fn hang_up(&self, peer: u64) -> Result<(), Status> {
+        self.check_provider()?;
         // SAFETY: the interface is open and this is its thread.
         let code = unsafe { (self.table.hang_up)(self.handle, peer) };
         self.provider().heard(code);
@@ -372,12 +410,16 @@ impl OpenInterface {
 
     /// Announces to the peers that the interface leaves. After this call the interface only serves lent payloads.
     pub fn leave(&self) {
+        if self.check_provider().is_err() {
+            return;
+        }
         // SAFETY: the interface is open and this is its thread; nothing is posted or polled on it after this call.
         unsafe { (self.table.leave)(self.handle) }
     }
 
     /// Prepares to sleep on [`OpenInterface::event_fd`].
     pub fn arm(&self) -> Result<Armed, Status> {
+        self.check_provider()?;
         // SAFETY: the interface is open and this is its thread.
         let code = unsafe { (self.table.arm)(self.handle) };
         self.provider().heard(code);
@@ -386,6 +428,7 @@ impl OpenInterface {
 
     /// Returns the descriptor on which a thread can sleep; the interface owns the descriptor.
     pub fn event_fd(&self) -> Option<RawFd> {
+        self.check_provider().ok()?;
         // SAFETY: the interface is open and this is its thread.
         let fd = unsafe { (self.table.event_fd)(self.handle) };
         self.provider().heard(fd);
@@ -405,6 +448,7 @@ impl OpenInterface {
     /// Imports a packed key for all endpoints to the key's owner. Returns the provider's key, or the negative status.
     pub fn import_key(&self, bytes: &[u8]) -> Result<*mut c_void, i32> {
         let mut out = std::ptr::null_mut();
+        self.check_provider().map_err(|status| status as i32)?;
         let params =
             ImportParams { bytes: bytes.as_ptr(), len: bytes.len(), ..ImportParams::empty() };
         // SAFETY: the interface is open and this is its thread; the record and the bytes are borrowed for the call.
@@ -423,127 +467,13 @@ impl OpenInterface {
 
     /// Returns the amount of memory that the interface holds; `None` if the provider does not report it.
     pub fn memory(&self) -> Option<MemoryUse> {
+        self.check_provider().ok()?;
         let mut memory = MemoryUse::empty();
         // SAFETY: the interface is open and this is its thread; the record lives for the call.
         let code = unsafe { (self.table.memory)(self.handle, &mut memory) };
         self.provider().heard(code);
         (code >= 0).then_some(memory)
     }
-}
-
-/// A connection-only module. It is not `Send`: one thread uses it.
-pub struct OpenConnector {
-    handle: *mut c_void,
-    table: ConnectorTable,
-    domain: Arc<DomainHandle>,
-    one_thread: PhantomData<*mut ()>,
-}
-
-impl Drop for OpenConnector {
-    fn drop(&mut self) {
-        // SAFETY: the connector is open, and closed once here, on its thread.
-        unsafe { (self.table.close)(self.handle) }
-    }
-}
-
-impl OpenConnector {
-    /// Returns the address by which a peer reaches this connector.
-    pub fn address(&self) -> Result<Vec<u8>, Error> {
-        self.domain.provider.usable(&|| "a connector has no address".to_string())?;
-        grown(|buffer, capacity| {
-            // SAFETY: the connector is open and this is its thread; the buffer has that capacity.
-            unsafe { (self.table.address)(self.handle, buffer, capacity) }
-        })
-        .map_err(|status| {
-            let what = || "a connector has no address".to_string();
-            self.domain.provider.failed_call(status as i32, &what)
-        })
-    }
-
-    /// Checks whether a connector with this address can be reached; the error has the status and the reason as text.
-    pub fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
-        self.check_provider()?;
-        // SAFETY: the connector is open and this is its thread; the address is borrowed for the call.
-        let code = unsafe { (self.table.reachable)(self.handle, address.as_ptr(), address.len()) };
-        reached(&self.domain.provider, code)
-    }
-
-    /// Sends one datagram; AGAIN means that nothing was sent.
-    pub fn send(&self, address: &[u8], datagram: &[u8]) -> Result<(), Status> {
-        self.check_provider()?;
-        // SAFETY: the connector is open and this is its thread; address and datagram are borrowed for the call.
-        let code = unsafe {
-            (self.table.send)(
-                self.handle,
-                address.as_ptr(),
-                address.len(),
-                datagram.as_ptr(),
-                datagram.len(),
-            )
-        };
-        self.domain.provider.heard(code);
-        if code < 0 { Err(Status::from_code(code)) } else { Ok(()) }
-    }
-
-    /// # Safety
-    /// Makes progress, under the conditions of [`OpenInterface::poll`].
-    pub unsafe fn poll<'a>(&self, batch: &'a mut Batch) -> Result<&'a [Polled], Status> {
-        self.check_provider()?;
-        let (events, max) = batch.room();
-        // SAFETY: the connector is open and this is its thread; the batch has space for `max` events.
-        let count = polled(unsafe { (self.table.poll)(self.handle, events, max) })
-            .inspect_err(|status| self.domain.provider.heard(*status as i32))?;
-        // SAFETY: `count` is the result of that poll and does not exceed the capacity.
-        Ok(unsafe { batch.written(count) })
-    }
-
-    /// Prepares to sleep on [`OpenConnector::event_fd`].
-    pub fn arm(&self) -> Result<Armed, Status> {
-        self.check_provider()?;
-        // SAFETY: the connector is open and this is its thread.
-        let code = unsafe { (self.table.arm)(self.handle) };
-        self.domain.provider.heard(code);
-        armed(code)
-    }
-
-    /// Checks that the provider has not failed: none of a failed provider's functions may be called.
-    fn check_provider(&self) -> Result<(), Status> {
-        if self.domain.provider.poisoned() { Err(Status::ProviderFailed) } else { Ok(()) }
-    }
-
-    /// Returns the descriptor on which a thread can sleep; the connector owns the descriptor.
-    pub fn event_fd(&self) -> Option<RawFd> {
-        // SAFETY: the connector is open and this is its thread.
-        let fd = unsafe { (self.table.event_fd)(self.handle) };
-        (fd >= 0).then_some(fd)
-    }
-}
-
-/// Converts a poll's result. A provider that reports more events than the capacity has broken its contract: `ProviderFailed`.
-#[inline]
-fn polled(count: i64) -> Result<usize, Status> {
-    match usize::try_from(count) {
-        Ok(count) if count <= BATCH => Ok(count),
-        Ok(_) => Err(Status::ProviderFailed),
-        Err(_) => Err(Status::from_code(count as i32)),
-    }
-}
-
-fn armed(code: i32) -> Result<Armed, Status> {
-    match code {
-        0 => Ok(Armed::Sleep),
-        1.. => Ok(Armed::Ready),
-        _ => Err(Status::from_code(code)),
-    }
-}
-
-/// Converts the result of `reachable`, with the provider's text.
-fn reached(provider: &LoadedProvider, code: i32) -> Result<(), Failure> {
-    if code >= 0 {
-        return Ok(());
-    }
-    provider.heard(code);
-    Err(Failure::new(Status::from_code(code), provider.last_error()))
 }
 
 #[cfg(any(test, feature = "test-hooks"))]

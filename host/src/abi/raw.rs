@@ -5,7 +5,9 @@ use super::{EndpointTable, FAILED_ENDPOINT, grown};
 use std::ffi::c_void;
 use std::panic::resume_unwind;
 use tieline_plugin_api::Status;
-use tieline_plugin_api::abi::{Atomic, ConnectParams, EndpointLimits, ImportParams, Iov, Rma};
+use tieline_plugin_api::abi::{
+    Atomic, ConnectParams, EndpointLimits, ImportParams, Iov, Rma, RmaList,
+};
 
 /// An open endpoint: the provider's handle and its functions. It is not `Send`: it belongs to its interface's thread.
 #[derive(Clone, Copy, Debug)]
@@ -122,6 +124,18 @@ impl RawEndpoint {
     pub unsafe fn get(&self, op: &Rma) -> i32 {
         // SAFETY: the caller guarantees the conditions above.
         unsafe { (self.table.get)(self.handle, op) }
+    }
+
+    /// Takes parts of a list of puts or gets, from the first one on. Returns the status and the number of taken parts.
+    ///
+    /// # Safety
+    /// The conditions of [`RawEndpoint::put`], or of [`RawEndpoint::get`], apply to each part.
+    #[inline(always)]
+    pub unsafe fn rma_list(&self, list: &RmaList) -> (i32, usize) {
+        let mut taken = 0;
+        // SAFETY: the caller guarantees the conditions above.
+        let code = unsafe { (self.table.rma_list)(self.handle, list, &mut taken) };
+        (code, taken)
     }
 
     /// Executes a remote atomic.

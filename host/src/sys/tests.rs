@@ -73,12 +73,81 @@ fn the_answer_the_status_and_the_lack_of_both_are_told_apart() {
 
 #[test]
 fn a_mapping_names_its_file_as_a_descriptor_of_that_file_does() {
+    let maps = Mappings::default();
+    let compare = |file: &File, address| maps.compare(file, &file.metadata().unwrap(), address);
     let own = std::env::current_exe().and_then(File::open).expect("this program");
     let here = verdict as *const c_void;
-    assert_eq!(file_at(here), as_mapped(&own));
-    assert!(file_at(here).is_some());
+    let (own_is, here_is) = compare(&own, here).expect("both files");
+    assert_eq!(own_is, here_is);
     let other = File::open("/etc/passwd").expect("another file");
-    assert_ne!(as_mapped(&other), file_at(here));
+    let (other_is, here_is) = compare(&other, here).expect("both files");
+    assert_ne!(other_is, here_is);
+    // On some file systems stat has other numbers than the mappings. The file itself is mapped then.
+    let by_others = maps.compare(&own, &other.metadata().unwrap(), here);
+    assert_eq!(by_others, Some((own_is, here_is)));
     let on_the_heap = Box::new(0u8);
-    assert_eq!(file_at(std::ptr::from_ref(&*on_the_heap).cast()), None);
+    assert_eq!(compare(&own, std::ptr::from_ref(&*on_the_heap).cast()), None);
+    assert_eq!(compare(&File::open("/proc/self").unwrap(), here), None, "it has no pages");
+}
+
+/// In a child, no other thread changes the mappings.
+#[test]
+fn query_of_the_kernel_and_its_text_name_the_same_files() {
+    assert!(tieline_testing::holds_in_child(|| {
+        let maps = File::open("/proc/self/maps").unwrap();
+        let own = (verdict as *const c_void).addr();
+        if let Err(error) = query(&maps, own) {
+            println!("skipped: this kernel has no such query: {error}");
+            return true;
+        }
+        let text = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let start = |line: &str| usize::from_str_radix(line.split('-').next()?, 16).ok();
+        let mut files = 0;
+        for address in text.lines().filter_map(start).chain([own, 8, usize::MAX]) {
+            let [by_text] = from_text(&maps, [address]).unwrap();
+            assert_eq!(query(&maps, address).unwrap(), by_text, "{address:#x}");
+            files += usize::from(by_text.is_some());
+        }
+        // Another file has no such query, so the text is read.
+        assert!(query(&File::open("/proc/self/stat").unwrap(), own).is_err());
+        files > 3
+    }));
+}
+
+/// A source that returns a few bytes with each read.
+struct Slowly<'a>(&'a [u8], usize);
+
+impl io::Read for Slowly<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let len = self.1.min(out.len()).min(self.0.len());
+        out[..len].copy_from_slice(&self.0[..len]);
+        self.0 = &self.0[len..];
+        Ok(len)
+    }
+}
+
+#[test]
+fn mappings_are_found_however_the_kernel_splits_them() {
+    let path = "p".repeat(40_000);
+    let text = format!(
+        "1000-2000 r--p 00000000 fe:00 17   /a\n2000-3000 rw-p 00000000 00:00 0 \n3000-4000 r-xp 0 fe:01 18 /{path}\n\
+         malformed\n-\n4000 r--p\n5000-6000 r--p 0 fe:01\n7000-8000 r--p 0 fe:02 19"
+    );
+    for len in [1, 7, 100, 4096, 100_000] {
+        let mut wanted =
+            [0x1000, 0x1fff, 0x2000, 0x3fff, 0x4000, 0x5000, 0x7000].map(|at| (at, None));
+        find(Slowly(text.as_bytes(), len), &mut wanted).unwrap();
+        let files = wanted.map(|(_, file)| file.map_or(String::new(), |file| file.to_string()));
+        let name = |device| format!("device and inode {device}");
+        let [a, b, c] = ["fe:00 17", "fe:01 18", "fe:02 19"].map(name);
+        assert_eq!(files, [&a, &a, "", &b, "", "", &c], "{len}");
+    }
+    let mut first = [(0x1000, None)];
+    let mut maps = Slowly(text.as_bytes(), 100);
+    find(&mut maps, &mut first).unwrap();
+    assert_eq!(
+        maps.0.len(),
+        text.len() - 100,
+        "nothing is read behind the last one that is wanted"
+    );
 }

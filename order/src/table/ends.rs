@@ -1,5 +1,5 @@
-//! The results and the ends of operations: of one, or of all of an endpoint or of an interface at once. Also moves operations to
-//! another endpoint, and keeps the failures of operations whose result was not requested, for the next flush.
+//! The results and the ends of operations: of one, or of all of an endpoint or of an interface at once. Also keeps
+//! the failures of operations whose result was not requested, for the next flush.
 
 use super::*;
 use crate::Scope;
@@ -7,7 +7,9 @@ use crate::Scope;
 impl<B> Table<B> {
     /// Takes the unreported failure, for the flush that reports it.
     pub fn take_late(&mut self, owner: usize) -> Option<Error> {
-        self.lists.get_mut(owner)?.late.take()
+        let list = self.lists.get_mut(owner)?;
+        list.failed = None;
+        list.late.take()
     }
 
     /// Puts a failure back, for the endpoint's next flush.
@@ -75,7 +77,20 @@ impl<B> Table<B> {
     }
 
     /// Takes the result of an operation that has ended, and forgets the operation; see [`Table::result`] and [`Table::forget`].
+    #[inline]
     pub fn take(&mut self, id: Id) -> Option<Result<u64, Error>> {
+        match self.slab.get(id) {
+            Some(hot) if !hot.is(ENDED) => None,
+            Some(hot) if hot.kind_and_flags == plain::ENDED_PLAIN => {
+                let value = hot.value();
+                self.slab.remove_hot(id);
+                Some(Ok(value))
+            }
+            _ => self.take_other(id),
+        }
+    }
+
+    fn take_other(&mut self, id: Id) -> Option<Result<u64, Error>> {
         let result = self.result(id)?;
         self.forget(id);
         Some(result)
@@ -98,8 +113,8 @@ impl<B> Table<B> {
         Some(Err(error.unwrap_or_else(|| Error::from_status(Status::Closed))))
     }
 
-    /// Takes memory that an ended operation used.
-    pub fn take_freed(&mut self) -> Option<B> {
+    /// Takes memory that an ended operation used, and the operation's value if it has succeeded.
+    pub fn take_freed(&mut self) -> Option<Freed<B>> {
         self.freed.pop()
     }
 
@@ -113,66 +128,6 @@ impl<B> Table<B> {
         let Some(hot) = self.slab.get_mut(id).filter(|hot| hot.is_untold()) else { return };
         hot.set(TOLD);
         self.unlink_untold(id);
-    }
-
-    /// Moves the unreported failures of a failed endpoint to its replacement, whose flushes report them.
-    pub fn inherit(&mut self, from: usize, to: usize) {
-        if let Some(late) = self.take_late(from) {
-            self.keep_late(to, late);
-        }
-        let _ = self.own_list(to);
-        for id in self.take_untold(from) {
-            if let Some(hot) = self.slab.get_mut(id) {
-                hot.owner_and_interface = hot.owner_and_interface & !NOBODY | to as u32;
-            }
-            self.link_untold(id);
-        }
-    }
-
-    /// Moves the open operations of a failed endpoint, which has sent nothing, to the endpoint that replaces it. Operations that
-    /// providers have and rendezvous messages are not moved. The operations up to a flush that is a part of one of the new
-    /// endpoint's operations are placed before that operation. The others are placed at the end.
-    pub fn hand_over(&mut self, from: usize, to: usize) {
-        let mut covered = Vec::new();
-        for id in self.ids_of(from, |hot| !hot.is(POSTED)) {
-            covered.push(id);
-            let flush = self.slab.get(id).is_some_and(|hot| hot.is_kind(Kind::Flush));
-            let waits = self.slab.cold(id).and_then(|cold| cold.then.first().copied());
-            if let Some(waits) = waits.filter(|waits| flush && self.owner(*waits) == Some(to)) {
-                covered.drain(..).for_each(|id| self.relink(id, to, Some(waits)));
-            }
-        }
-        covered.into_iter().for_each(|id| self.relink(id, to, None));
-        // Posted operations are not moved, so a flush that waited only for them is now at the head.
-        let head = self.lists.get(to).and_then(|list| self.slab.at(list.first as usize));
-        let is_flush = |id: &Id| self.slab.get(*id).is_some_and(|hot| hot.is_kind(Kind::Flush));
-        if let Some(head) = head.filter(is_flush) {
-            self.at_head(head);
-            self.run();
-        }
-    }
-
-    /// Moves an operation to another owner: before one of that owner's open operations, or to the end.
-    fn relink(&mut self, id: Id, owner: usize, next: Option<Id>) {
-        let Some(&hot) = self.slab.get(id) else { return };
-        let _ = self.unlink(hot);
-        let _ = self.own_list(owner);
-        let Some((next, before)) = next.and_then(|id| Some((id, self.slab.get(id)?.before))) else {
-            return self.link(id, owner as u32);
-        };
-        let at = id.place() as u32;
-        self.lists[owner].open += 1;
-        match self.hot_at(before) {
-            Some(hot) => hot.after = at,
-            None => self.lists[owner].first = at,
-        }
-        if let Some(hot) = self.slab.get_mut(next) {
-            hot.before = at;
-        }
-        if let Some(hot) = self.slab.get_mut(id) {
-            (hot.before, hot.after) = (before, next.place() as u32);
-            hot.owner_and_interface = hot.owner_and_interface & !NOBODY | owner as u32;
-        }
     }
 
     /// Removes an endpoint's failed operations whose error may still be requested. The caller links these to another endpoint or to
@@ -210,6 +165,8 @@ impl<B> Table<B> {
         self.spoil(id, error.clone());
         let Some(hot) = self.open_hot(id) else { return };
         hot.set(TOLD);
+        let hot = *hot;
+        self.note_failure(&hot, &error);
         self.end(id, 0, false, false);
         self.run();
     }
@@ -294,6 +251,14 @@ impl<B> Table<B> {
         self.fail(&ids, error, true)
     }
 
+    /// Ends the operations of `owner` whose requests another endpoint carries, because that endpoint has failed.
+    #[must_use]
+    pub fn fail_carried(&mut self, owner: usize, by: usize, error: &Error) -> Vec<Unfinished<B>> {
+        let mut ids = self.ids_of(owner, |_| true);
+        ids.retain(|id| self.slab.cold(*id).is_some_and(|cold| cold.carrier == Some(by)));
+        self.fail(&ids, error, true)
+    }
+
     /// Ends these open operations with an error. `tells`: flushes that wait for them are not among `ids` and report the error.
     #[must_use]
     pub fn fail(&mut self, ids: &[Id], error: &Error, tells: bool) -> Vec<Unfinished<B>> {
@@ -302,6 +267,7 @@ impl<B> Table<B> {
             return unfinished;
         }
         let error = error.clone().of(Scope::Connection);
+        let mut indices = Vec::new();
         for id in ids {
             let mut posted = None;
             if let Some(hot) = self.slab.get_mut(*id) {
@@ -310,11 +276,21 @@ impl<B> Table<B> {
                 hot.set(REACHED);
             }
             if let Some(cold) = self.cold_mut(*id) {
-                let _ = cold.error.get_or_insert_with(|| error.clone());
+                let own = cold.error.get_or_insert_with(|| error.clone()).clone();
+                if let Some(index) = cold.index {
+                    let lists = cold.then.iter();
+                    indices.extend(lists.map(|list| (*list, behind(index, own.clone()))));
+                }
                 if let Some(interface) = posted {
                     let local_buffer = cold.local_buffer.take();
                     unfinished.push(Unfinished { id: *id, interface, local_buffer });
                 }
+            }
+        }
+        // A list may end before its descriptors do, so it learns their indices here.
+        for (list, error) in indices {
+            if self.is_open(list) {
+                self.spoil(list, error);
             }
         }
         for id in ids {
@@ -340,7 +316,7 @@ impl<B> Table<B> {
             let cold = self.cold_mut(id);
             if let Some(ended) = cold.and_then(|cold| cold.error.as_mut()) {
                 if ended.status() == error.status() {
-                    *ended = error.clone();
+                    *ended = error.clone().at_index(ended.index());
                 }
             }
         }

@@ -64,14 +64,15 @@ impl<B> Table<B> {
         !self.due.is_empty()
     }
 
-    /// Reports the failure of an operation to every flush that waits for the operation. If no flush waits and the result will not
-    /// be requested, the next flush reports the failure. Returns whether a flush waits.
+    /// Reports the failure of an operation to every flush that waits for the operation, except the flushes of fences: nobody requests
+    /// their results. If no flush waits and the result will not be requested, the next flush reports the failure. Returns whether a
+    /// flush waits.
     pub(super) fn tell_flushes(&mut self, failed: &Hot, error: &Error, unheard: bool) -> bool {
         let mut at = failed.after;
         let mut told = false;
         while let Some(id) = self.slab.at(at as usize) {
             let Some(&hot) = self.slab.get(id) else { break };
-            if hot.is_kind(Kind::Flush) {
+            if hot.is_kind(Kind::Flush) && !self.is_fence(id) {
                 self.spoil(id, error.clone());
                 told = true;
             }

@@ -31,14 +31,18 @@ pub enum Kind {
     Announced,
     /// The key for a handle, which the owner of the memory sends.
     Key,
+    /// The receiver's acknowledgement of a message. No flush waits for it: see `apart`.
+    Delivery,
+    /// The end of the operations that a notification follows, or the sending of the notification: see `follow`.
+    Notice,
 }
 
 /// The kinds by number; four bits hold the number.
 const KINDS: [Kind; 16] = {
     use Kind::*;
     [
-        Send, Native, Put, Get, Atomic, Fetch, Ping, Copy, Flush, Whole, Announced, Key, Send,
-        Send, Send, Send,
+        Send, Native, Put, Get, Atomic, Fetch, Ping, Copy, Flush, Whole, Announced, Key, Delivery,
+        Notice, Send, Send,
     ]
 };
 
@@ -47,7 +51,7 @@ impl Kind {
     #[inline]
     pub(super) fn is_asked(self) -> bool {
         use Kind::*;
-        matches!(self, Put | Get | Atomic | Fetch | Ping | Announced | Key)
+        matches!(self, Put | Get | Atomic | Fetch | Ping | Announced | Key | Delivery)
     }
 }
 
@@ -70,8 +74,8 @@ pub(super) const TOLD: u16 = 128;
 pub(super) const TRACKED: u16 = 256;
 /// Flag: the operation is only counted; the application's value is the number of the counter.
 pub(super) const COUNTED: u16 = 512;
-/// Flag: the operation is the transfer of a rendezvous message at the receiver. The end of such an operation needs handling, see
-/// `apart`.
+/// Flag: the end of the operation needs handling. The operation is the transfer of a rendezvous message at the receiver (see
+/// `apart`), or the end of the operations that a notification follows.
 pub(super) const TAKES: u16 = 1024;
 /// Flag: the cold part is empty, see `plain`.
 pub(super) const PLAIN: u16 = 2048;

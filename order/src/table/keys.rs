@@ -3,7 +3,7 @@
 use super::*;
 
 impl<B> Table<B> {
-    /// Opens a key request that this endpoint sends, for itself or for another one. The request reports its outcome, and no flush
+    /// Opens a key request of this endpoint. The request reports its outcome, and no flush
     /// does, because it accesses no memory.
     ///
     /// # Errors
@@ -13,7 +13,6 @@ impl<B> Table<B> {
         if let Some(hot) = self.slab.get_mut(id) {
             hot.set(TOLD);
         }
-        // The request is stored in the operation, so it stays there when another endpoint takes the operation over.
         self.set_local_buffer(id, request);
         Ok(id)
     }

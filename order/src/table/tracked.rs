@@ -21,6 +21,8 @@ pub struct Counts {
     pub failed: u64,
     /// The number of pending operations.
     pub open: u64,
+    /// The values of `done` and `failed` at the last mark.
+    pub marked: (u64, u64),
     first_failed: Option<Id>,
 }
 
@@ -132,6 +134,15 @@ impl<B> Table<B> {
         self.counters.insert(())
     }
 
+    /// Sets the mark of a counter to its present values, and forgets the first failure.
+    pub fn mark_counter(&mut self, counter: Id) {
+        let Some(counts) = self.counters.cold_mut(counter) else { return };
+        counts.marked = (counts.done, counts.failed);
+        if let Some(id) = counts.first_failed.take() {
+            self.forget_ended(id);
+        }
+    }
+
     /// Closes a counter that has no holder any more.
     pub fn close_counter(&mut self, counter: Id) {
         let first_failed = self.counters.remove(counter).and_then(|counts| counts.first_failed);
@@ -145,7 +156,7 @@ impl<B> Table<B> {
         self.counters.cold(counter).copied().unwrap_or_default()
     }
 
-    /// Returns the error of the first failed operation that the counter counted.
+    /// Returns the error of the first failed operation that the counter has counted since its last mark.
     pub fn first_failure(&self, counter: Id) -> Option<Error> {
         let id = self.counters.cold(counter)?.first_failed?;
         self.slab.cold(id)?.error.clone()

@@ -23,6 +23,16 @@ fn a_counter_counts_each_end_and_knows_the_first_failure() {
     assert_eq!(counts(&table), (0, 2, 2));
     assert_eq!(table.first_failure(counter), Some(bare(Status::KeyRejected)));
     assert_eq!(table.take_late(0), None, "the counter tells it");
+    // After a mark, the counter knows the first failure of the next batch.
+    let next = [0; 2].map(|_| table.open(0, Kind::Put).unwrap());
+    next.iter().for_each(|id| table.count(*id, counter));
+    table.mark_counter(counter);
+    assert_eq!((table.counts(counter).marked, table.first_failure(counter)), ((2, 2), None));
+    assert_eq!(table.take(ids[2]), Some(Err(bare(Status::Closed))), "its error is forgotten");
+    assert!(table.part(next[1], Ok(0)));
+    assert!(table.part(next[0], Err(bare(Status::TimedOut))));
+    assert_eq!((counts(&table), table.counts(counter).marked), ((0, 3, 3), (2, 2)));
+    assert_eq!(table.first_failure(counter), Some(bare(Status::TimedOut)));
     table.close_counter(counter);
     assert_eq!((counts(&table), table.first_failure(counter)), ((0, 0, 0), None));
     assert_eq!(table.take_late(0), None);
@@ -75,7 +85,7 @@ fn oldest_operation_is_first_open_one_and_rendezvous_only_if_alone() {
     let mut table = Table::new(100);
     let oldest = |table: &Table| table.oldest_of(3).map(|it| (it.id, it.kind, it.posted_to));
     assert_eq!((oldest(&table), table.owners_with_open_operations().count()), (None, 0));
-    let announced = table.open_announced(3).unwrap();
+    let announced = table.open_announced(3, [7].into()).unwrap();
     assert_eq!(oldest(&table), Some((announced, Kind::Announced, None)));
     let put = table.open(3, Kind::Put).unwrap();
     let native = posted(&mut table, 3, 2);
@@ -95,8 +105,8 @@ fn oldest_operation_is_first_open_one_and_rendezvous_only_if_alone() {
 fn announced_messages_count_with_the_others_and_no_flush_waits_for_them() {
     let mut table = Table::new(2);
     let put = table.open(0, Kind::Put).unwrap();
-    let announced = table.open_announced(0).unwrap();
-    assert_eq!(table.open_announced(0), Err(Status::Again));
+    let announced = table.open_announced(0, [7].into()).unwrap();
+    assert_eq!(table.open_announced(0, [8].into()), Err((Status::Again, [8].into())));
     assert_eq!((table.open_of(0), table.announced_of(0), table.announced_of(1)), (1, 1, 0));
     assert!(table.is_announced(announced) && !table.is_announced(put));
     let waits = flush(&mut table, 0);
@@ -105,9 +115,30 @@ fn announced_messages_count_with_the_others_and_no_flush_waits_for_them() {
     table.want_back(announced);
     assert!(table.is_wanted_back(announced) && !table.is_wanted_back(put));
     assert_eq!((table.owner(announced), table.ids_apart(0)), (Some(0), vec![announced]));
+    assert_eq!(table.received(announced), None, "it was canceled");
     assert!(table.part(announced, Ok(0)));
     assert_eq!((table.announced_of(0), table.is_announced(announced)), (0, false));
-    assert!(table.open_announced(0).is_ok());
+    assert!(table.open_announced(0, [9].into()).is_ok());
+}
+
+#[test]
+fn received_rendezvous_message_returns_memory_unless_more_is_to_be_done() {
+    let mut table = crate::Table::<u8>::new(100);
+    let [plain, forgotten, tracked, whole] =
+        [1, 2, 3, 4].map(|memory| table.open_announced(0, memory).unwrap());
+    table.forget(forgotten);
+    table.track(tracked, 17);
+    let waits = table.open(0, Kind::Whole).unwrap();
+    table.then(whole, waits);
+    let answers = [plain, forgotten, tracked, whole, waits].map(|id| table.received(id));
+    assert_eq!(answers, [Some(1), Some(2), None, None, None]);
+    assert_eq!([plain, forgotten].map(|id| table.received(id)), [None; 2], "it ends once");
+    assert_eq!((table.take_plain(plain), table.take_plain(forgotten)), (Some(0), None));
+    assert_eq!((table.announced_of(0), table.open_count()), (2, 3));
+    assert!(table.part(tracked, Ok(0)) && table.part(whole, Ok(0)));
+    assert_eq!(table.take_completed(), Some((17, Ok(0))));
+    assert!(table.is_open(waits) && table.part(waits, Ok(0)));
+    assert_eq!((table.announced_of(0), table.open_count()), (0, 0));
 }
 
 #[test]
@@ -196,6 +227,37 @@ fn canceled_operation_is_reported_to_caller_and_to_no_flush() {
     assert_eq!((table.result(id), table.result(waits)), (Some(Err(canceled())), Some(Ok(0))));
     table.forget(id);
     assert_eq!(table.take_late(0), None);
+}
+
+#[test]
+fn failure_before_fence_is_reported_once() {
+    let mut table = Table::new(100);
+    for kind in [Kind::Put, Kind::Notice] {
+        for is_read in [false, true] {
+            let id = table.open(0, kind).unwrap();
+            let fence = table.open_late(0, Kind::Flush).unwrap();
+            table.start_flush(fence, 0, None);
+            assert!(table.part(id, Err(bare(Status::KeyRejected))) && !table.is_open(fence));
+            if is_read {
+                assert_eq!(table.result(id), Some(Err(bare(Status::KeyRejected))));
+            }
+            assert_eq!(table.take_late(0), None, "the result is not requested yet");
+            table.forget(id);
+            assert_eq!(table.take_late(0).is_some(), !is_read);
+        }
+    }
+    // The next flush reports an operation without a request, and a flush behind the fence reports it as well.
+    for flush_waits in [false, true] {
+        let id = table.open_late(0, Kind::Put).unwrap();
+        let fence = table.open_late(0, Kind::Flush).unwrap();
+        table.start_flush(fence, 0, None);
+        let waits = flush_waits.then(|| flush(&mut table, 0));
+        assert!(table.part(id, Err(bare(Status::Io))));
+        let told = waits.and_then(|waits| table.take(waits));
+        assert_eq!(told, flush_waits.then_some(Err(bare(Status::Io))));
+        assert_eq!(table.take_late(0).is_some(), !flush_waits);
+    }
+    assert_eq!(table.open_count(), 0);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 for package in "$RPMS"/*/*.rpm; do
     rpm -qp --requires "$package" > requires 2>/dev/null
     rpm -qp --provides "$package" > provides 2>/dev/null
-    lacks '^libtieline_' provides
+    lacks '^libtieline\(_\|-fi\)' provides
     case $package in
     */tieline-provider-*) grep -qxF 'tieline-abi(1)(64bit) >= 0' requires ;;
     */libtieline-0*) grep -qxF 'tieline-abi(1)(64bit) = 0' provides ;;

@@ -16,7 +16,7 @@ install() { # a root, files
 fails install "$PWD/alone" "$PWD"/stand-in/RPMS/*/*.rpm "$RPMS"/*/tieline-provider-verbs-0*.rpm > said 2>&1
 grep -qF 'nothing provides tieline-abi(1)(64bit) >= 0 needed by tieline-provider-verbs' said || { cat said; exit 1; }
 install "$PWD/root" "$PWD"/stand-in/RPMS/*/*.rpm "$RPMS"/*/*.rpm > said 2>&1 || { cat said; exit 1; }
-rpm --root "$PWD/root" -qa 2>/dev/null | grep -c tieline | grep -qx 8
+rpm --root "$PWD/root" -qa 2>/dev/null | grep -c tieline | grep -qx 9
 rpm --root "$PWD/root" -V -a --nodeps 2>/dev/null > changed || { cat changed; exit 1; }
 fails rpm --root "$PWD/root" -e libtieline > said 2>&1
 grep -qF 'tieline-abi(1)(64bit) >= 0 is needed by' said || { cat said; exit 1; }

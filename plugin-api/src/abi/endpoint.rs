@@ -65,6 +65,40 @@ pub struct Atomic {
     pub flags: u64,
 }
 
+/// One put or get of a list. This record is frozen.
+#[repr(C)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy, Debug)]
+pub struct RmaPart {
+    /// The local piece, read by a put and written by a get.
+    pub local: Iov,
+    /// The key, from `import_key` on the same endpoint or on its interface. The parts of a list may have different keys.
+    pub key: *mut KeyHandle,
+    /// The offset into the range that the key covers.
+    pub offset: u64,
+}
+
+/// A list of puts or of gets.
+#[repr(C)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy)]
+pub struct RmaList {
+    /// The size of this record.
+    pub size: usize,
+    /// The parts. The array is borrowed for the call, the bytes until the completion.
+    pub parts: *const RmaPart,
+    /// The number of parts, at least 1.
+    pub count: usize,
+    /// The cookie of the EVENT_COMPLETION of the parts that the call takes.
+    pub cookie: u64,
+    /// The flags of each part, `TIELINE_OP_*`.
+    pub flags: u64,
+    /// The kind of all parts, `TIELINE_RMA_*`.
+    pub kind: u32,
+    /// Zero, reserved.
+    pub reserved: u32,
+}
+
 /// A packed key to import.
 #[repr(C)]
 #[cfg_attr(test, derive(StableAbi))]
@@ -230,5 +264,16 @@ pub struct EndpointOps {
     /// formed is established.
     pub limits: Option<
         unsafe extern "C" fn(endpoint: *mut EndpointHandle, out: *mut EndpointLimits) -> i32,
+    >,
+    /// CAP_RMA_LIST, since 1.1: takes parts of a list, from the first one on, and writes their number to `taken`: at least 1 for a
+    /// result that is not negative. 0: the taken parts are done. 1: one EVENT_COMPLETION with the list's cookie follows for all of
+    /// them; if it failed, `id` is the index of the first part that failed. A negative status is that of the first part, with the
+    /// meaning that it has for `put` and `get`: no other part was begun, and `taken` is 0. The core calls again for the rest.
+    pub rma_list: Option<
+        unsafe extern "C" fn(
+            endpoint: *mut EndpointHandle,
+            list: *const RmaList,
+            taken: *mut usize,
+        ) -> i32,
     >,
 }

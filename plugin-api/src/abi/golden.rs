@@ -46,7 +46,7 @@ macro_rules! golden {
 }
 
 golden! {
-    NoteDesc = 76 {
+    NoteDesc = 332 {
         desc_len = 0,
         note_rev = 2,
         abi_major = 4,
@@ -55,6 +55,8 @@ golden! {
         flags = 10,
         name = 12,
         version = 44,
+        needs = 76,
+        reason = 140,
     }
     Host = 80 {
         size = 0,
@@ -240,7 +242,7 @@ golden! {
         cookie = 48,
         reserved = 56,
     }
-    InterfaceOps = 120 {
+    InterfaceOps = 128 {
         size = 0,
         poll = 8,
         close = 16,
@@ -256,6 +258,16 @@ golden! {
         drop_key = 96,
         flush = 104,
         leave = 112,
+        watch = 120,
+    }
+    WatchWord = 16 {
+        at = 0,
+        seen = 8,
+    }
+    WatchList = 144 {
+        size = 0,
+        count = 8,
+        words = 16,
     }
     MemoryUse = 40 {
         size = 0,
@@ -290,6 +302,20 @@ golden! {
         cookie = 48,
         flags = 56,
     }
+    RmaPart = 40 {
+        local = 0,
+        key = 24,
+        offset = 32,
+    }
+    RmaList = 48 {
+        size = 0,
+        parts = 8,
+        count = 16,
+        cookie = 24,
+        flags = 32,
+        kind = 40,
+        reserved = 44,
+    }
     ImportParams = 32 {
         size = 0,
         bytes = 8,
@@ -310,7 +336,7 @@ golden! {
         max_put = 32,
         max_get = 40,
     }
-    EndpointOps = 144 {
+    EndpointOps = 152 {
         size = 0,
         am_short = 8,
         am_packed = 16,
@@ -329,6 +355,7 @@ golden! {
         key_pointer = 120,
         cancel = 128,
         limits = 136,
+        rma_list = 144,
     }
     ConnectorOps = 64 {
         size = 0,
@@ -353,7 +380,13 @@ golden! {
 ///
 /// A digest covers names, offsets, sizes and types of all fields, and the signatures of all slots but `am_packed`, which abi_stable
 /// cannot inspect. The tests compute it with abi_stable. A provider in Rust carries the number, and nothing else of abi_stable.
-pub const DIGESTS: &[(u16, u64)] = &[(1, 0xe5e2_71a3_54eb_21fc)];
+pub const DIGESTS: &[(u16, u64)] = &[
+    (1, 0xe5e2_71a3_54eb_21fc),
+    (1, 0x9157_a35c_ab62_b1ed),
+    (1, 0x166a_486c_3c9a_2cf6),
+    (1, 0xc0dd_87a8_32e5_b2db),
+    (1, 0x0aa2_545a_aef0_0da4),
+];
 
 /// The digest of the records in this crate.
 pub(crate) const DIGEST: u64 = DIGESTS[DIGESTS.len() - 1].1;

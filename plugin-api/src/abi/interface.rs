@@ -148,6 +148,36 @@ pub struct InterfaceOps {
     /// Endpoints, keys and lent payloads may still exist and are released afterwards. Nothing is posted or polled after this call.
     /// Without the slot, peers are notified by `close`.
     pub leave: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle)>,
+    /// Since minor 1. Returns the interface's list of watch words, or null. The list stays at its address until `close`. While
+    /// every word has the value that the list states, a poll would return no event. The core may compare the words between two
+    /// calls instead of polling, but it polls in at least one of 64 calls of its own progress. It calls this slot once,
+    /// after it has opened the interface. Every call on the interface or on one of its endpoints may change the list.
+    pub watch: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle) -> *const WatchList>,
+}
+
+/// A word that the core compares instead of polling: 16 bytes, frozen.
+#[repr(C)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy, Debug)]
+pub struct WatchWord {
+    /// The address of the word, aligned to 8 bytes. The word stays readable until the next call on the interface.
+    pub at: *const u64,
+    /// The value of the word as long as there is no event.
+    pub seen: u64,
+}
+
+/// The list of an interface's watch words. Only the provider writes it, and only during a call on the interface or on one of its
+/// endpoints.
+#[repr(C)]
+#[cfg_attr(test, derive(StableAbi))]
+#[derive(Clone, Copy, Debug)]
+pub struct WatchList {
+    /// The size of this record as the provider compiled it.
+    pub size: usize,
+    /// The number of words. 0: the core has to poll. A list with more words than there is room for counts as empty.
+    pub count: u64,
+    /// The words.
+    pub words: [WatchWord; 8],
 }
 
 /// The memory that an interface uses.

@@ -159,6 +159,62 @@ impl Mark {
     }
 }
 
+/// A mark that can be withdrawn: code that checks it then treats the current process as another one. The check is as cheap as that
+/// of a [`Mark`].
+pub struct Gate {
+    /// The byte of a mark.
+    is_here: AtomicPtr<AtomicU8>,
+}
+
+/// The byte that a withdrawn gate reads. It is never written.
+static WITHDRAWN: AtomicU8 = AtomicU8::new(0);
+
+impl Gate {
+    /// Makes a gate of this process, which is not withdrawn.
+    #[must_use]
+    pub fn new() -> Gate {
+        Gate { is_here: AtomicPtr::new(ptr::from_ref(Mark::new().is_here).cast_mut()) }
+    }
+
+    /// Checks whether the current process made the gate, and the gate is not withdrawn.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        // SAFETY: the pointer names a byte of the page or the static one; neither is ever freed.
+        unsafe { &*self.is_here.load(Ordering::Relaxed) }.load(Ordering::Relaxed) != 0
+    }
+
+    /// Withdraws the gate, and returns the mark by which [`restore`](Gate::restore) ends this.
+    pub fn withdraw(&self) -> Mark {
+        let byte = self.is_here.swap(ptr::from_ref(&WITHDRAWN).cast_mut(), Ordering::SeqCst);
+        // SAFETY: the pointer names a byte of the page or the static one; neither is ever freed.
+        Mark { is_here: unsafe { &*byte } }
+    }
+
+    /// Checks whether the gate is withdrawn.
+    #[must_use]
+    pub fn is_withdrawn(&self) -> bool {
+        ptr::eq(self.is_here.load(Ordering::Relaxed), &WITHDRAWN)
+    }
+
+    /// Restores a gate that was withdrawn.
+    pub fn restore(&self, mark: Mark) {
+        self.is_here.store(ptr::from_ref(mark.is_here).cast_mut(), Ordering::SeqCst);
+    }
+}
+
+impl Default for Gate {
+    fn default() -> Gate {
+        Gate::new()
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate").field("is_here", &self.is_here()).finish()
+    }
+}
+
 impl Default for Mark {
     fn default() -> Mark {
         Mark::new()

@@ -64,6 +64,8 @@ zeroed_record!(
     ImportParams,
     ConnectParams,
     EndpointLimits,
+    RmaList,
+    WatchList,
     MemoryUse
 );
 

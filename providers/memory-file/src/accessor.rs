@@ -4,13 +4,14 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tieline_plugin_api::process::{Mark, PerProcess};
 use tieline_plugin_api::{Failure, Status};
 
 use crate::announcements::{LEN, Nonce, PER_PAGE, SLOTS, claim, fenced, has_nonce, inside, used};
+use crate::order;
 use crate::sys::{self, Holder, Mapping, PAGE};
 
 /// The files of owners that this process has open, with one descriptor each for all users. If the locks belong to the process,
@@ -176,7 +177,8 @@ pub struct Inside<'a> {
 impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.word.store(0, Ordering::Release);
+        fence(order::LEFT);
+        self.word.store(0, Ordering::Relaxed);
     }
 }
 

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use tieline_plugin_api::Failure;
 
+use crate::order;
 use crate::sys::{self, Mapping, PAGE};
 
 /// The size of an accessor's slot: one cache line. The first slot is the header.
@@ -46,14 +47,14 @@ static NOWHERE: AtomicU64 = AtomicU64::new(0);
 #[inline(always)]
 pub(crate) fn fenced(word: &AtomicU64) {
     note(word, "fence");
-    fence(Ordering::SeqCst);
+    fence(order::ANNOUNCED);
 }
 
 /// Reads an accessor's announcement.
 #[inline(always)]
 fn look(word: &AtomicU64) -> u64 {
     note(word, "look");
-    word.load(Ordering::SeqCst)
+    word.load(order::LOOK)
 }
 
 #[cfg(not(test))]

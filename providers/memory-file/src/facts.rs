@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use tieline_plugin_api::{Failure, Status};
+use tieline_plugin_api::{Failure, Status, boot_id, kernel_text};
 
 use crate::sys;
 
@@ -39,10 +39,7 @@ impl Facts {
             pid_namespace: inode("/proc/self/ns/pid"),
             user_namespace: inode("/proc/self/ns/user"),
             start_time: start_time("self").unwrap_or(0),
-            boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id")
-                .ok()
-                .and_then(|text| u128::from_str_radix(&text.trim().replace('-', ""), 16).ok())
-                .map_or([0; 16], u128::to_be_bytes),
+            boot_id: boot_id(),
         }
     }
 
@@ -114,7 +111,7 @@ impl Facts {
 
 /// Returns the start time of a process, in ticks since boot: field 22 of its `stat`, counted after the command's name.
 fn start_time(pid: &str) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = kernel_text(format!("/proc/{pid}/stat"));
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_ascii_whitespace().nth(19)?.parse().ok()
 }

@@ -15,6 +15,7 @@ use tieline_plugin_api::{Failure, Status};
 
 use crate::announcements::Nonce;
 use crate::announcements::nonce_words;
+use crate::order;
 use crate::sys::{self, Mapping, PAGE, SEAL_WRITERS};
 
 /// The number of the provider's words in an entry, unless the provider specifies another number.
@@ -133,7 +134,7 @@ impl<const N: usize> Registrations<N> {
         for (n, word) in words.into_iter().enumerate() {
             at::<N>(&self.map, entry as usize, 1 + n).store(word, Ordering::Relaxed);
         }
-        at::<N>(&self.map, entry as usize, 0).store(generation, Ordering::Release);
+        at::<N>(&self.map, entry as usize, 0).store(generation, order::PUBLISH_ENTRY);
         Ok(Place { entry, generation })
     }
 
@@ -146,7 +147,7 @@ impl<const N: usize> Registrations<N> {
     pub fn leave(&self, place: Place) {
         self.revoke(place);
         // The fence orders the cleared generation before the words of the entry's next registration.
-        fence(Ordering::SeqCst);
+        fence(order::CLEARED);
         self.room.lock().unwrap_or_else(PoisonError::into_inner).free.push(place.entry);
     }
 }
@@ -201,14 +202,14 @@ impl<const N: usize> PeerRegistrations<N> {
         let (start, len) = pages(N, entry);
         self.map.populate(start, len).ok()?;
         let _ = self.reached.fetch_max(start + len, Ordering::Relaxed);
-        if at::<N>(&self.map, entry, 0).load(Ordering::Acquire) != place.generation {
+        if at::<N>(&self.map, entry, 0).load(order::READ_ENTRY) != place.generation {
             return None;
         }
         let mut words = [0; N];
         for (n, word) in words.iter_mut().enumerate() {
             *word = at::<N>(&self.map, entry, 1 + n).load(Ordering::Relaxed);
         }
-        fence(Ordering::Acquire);
+        fence(order::WAS_READ);
         // If a word is one of the entry's next registration, this check finds another generation.
         self.is_live(place).then_some(words)
     }

@@ -2,7 +2,13 @@
 
 use tieline_plugin_api::{dlopen_note, export_provider};
 
-export_provider!(tieline_provider_ofi::Ofi, name = "ofi", version = env!("CARGO_PKG_VERSION"));
+export_provider!(
+    tieline_provider_ofi::Ofi,
+    name = "ofi",
+    version = env!("CARGO_PKG_VERSION"),
+    needs = tieline_provider_ofi::NEEDS,
+    reason = tieline_provider_ofi::MISSING
+);
 
 dlopen_note!(
     br#"[{"feature":"libfabric","description":"What libfabric drives","priority":"recommended","soname":["libfabric.so.1"]}]"#

@@ -1,7 +1,7 @@
 //! Tests of an interface's limits: operations under way, time asleep, and the order of packets.
 
 use crate::config::Settings;
-use crate::double::sys::inject;
+use crate::double::messages::sys::inject;
 use crate::double::world::{let_go, manners, world};
 use crate::double::{Side, settings, sys, transfer, until};
 use crate::engine::MAX_IDENTITY;

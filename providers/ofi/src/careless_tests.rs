@@ -1,7 +1,8 @@
 //! Tests of careless libraries: duplicate events, events of no operation, errors at opening, and dependencies between objects.
 
+use crate::double::messages::sys::inject;
 use crate::double::world::{fail_nothing, manners, world};
-use crate::double::{Side, settings, sys, transfer, until};
+use crate::double::{Side, settings, transfer, until};
 use crate::wire::{Greeting, Head, Kind, hello};
 use tieline_plugin_api::{Domain, Endpoint, Posting, Status};
 
@@ -190,7 +191,7 @@ fn an_identity_that_no_module_may_say_is_not_handed_on() {
     let mut far = Side::new(&settings());
     let epoch = far.interface.epoch();
     for (token, len) in [(1, 4096), (2, 4097), (3, 8000)] {
-        sys::inject(0, &greeting(epoch, token, b"played-0", &vec![5; len]));
+        inject(0, &greeting(epoch, token, b"played-0", &vec![5; len]));
         far.poll();
     }
     let lens: Vec<usize> = far.told.arrived.iter().map(Vec::len).collect();
@@ -203,10 +204,10 @@ fn name_of_foreign_address_family_never_reaches_the_library() {
         manners(|manners| manners.format = format);
         let mut far = Side::new(&settings());
         let epoch = far.interface.epoch();
-        sys::inject(0, &greeting(epoch, 1, b"\x01\x00ayed-0", b""));
+        inject(0, &greeting(epoch, 1, b"\x01\x00ayed-0", b""));
         far.poll();
         assert_eq!((complaints(), far.told.arrived.len()), (Vec::new(), 0), "{format}");
-        sys::inject(0, &greeting(epoch, 2, b"played-0", b""));
+        inject(0, &greeting(epoch, 2, b"played-0", b""));
         far.poll();
         assert_eq!((complaints(), far.told.arrived.len()), (Vec::new(), 1), "{format}");
     }

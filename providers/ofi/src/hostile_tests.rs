@@ -1,7 +1,7 @@
 //! Tests of malicious peers, of peers that are killed at the wrong moment, and of provider behaviour that no manual page forbids.
 
 use crate::abi::*;
-use crate::double::sys::inject;
+use crate::double::messages::sys::inject;
 use crate::double::world::{Entry, fail_receive, manners, registrations, world};
 use crate::double::{Side, domain, settings, transfer, until};
 use crate::wire::{Greeting, HEAD, Head, Kind, hello};

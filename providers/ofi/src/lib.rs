@@ -26,12 +26,11 @@
 //!
 //! # The binding
 //!
-//! Records and constants are written by hand (`abi.rs`), and a test compares them with the headers, if they are installed. Nothing
+//! Records and constants are written by hand (`tieline-libfabric-abi`), and a test compares them with the headers, if they are installed. Nothing
 //! is linked. The crate `libfabric-sys` does not build. `ofi-libfabric-sys` requires headers of 2.x and links the library, so on a
 //! machine without libfabric the provider could not even be loaded to report its absence. `tests/yardstick` compares records and
 //! constants with `ofi-libfabric-sys`.
 
-mod abi;
 mod address;
 mod atomics;
 #[cfg(test)]
@@ -56,8 +55,6 @@ mod hostile_tests;
 mod instructions_tests;
 mod interface;
 mod keys;
-#[cfg(test)]
-mod layout_tests;
 mod load;
 mod memory;
 mod notices {
@@ -99,9 +96,16 @@ use config::Settings;
 use offers::{Offer, Offers};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tieline_libfabric_abi as abi;
 use tieline_plugin_api::{
     ConfigDoc, DomainInfo, Failure, HostHandle, Provider, Status, memory_caps,
 };
+
+/// The paths of which the provider needs one, unless a setting asks for libfabric: the kernel's lists of its devices.
+pub const NEEDS: &str = "/sys/class/cxi:/sys/class/infiniband";
+/// The reason that the provider has no device without a setting.
+pub const MISSING: &str = "libfabric is not loaded: no setting asks for it (name ofi in TIELINE_PROVIDERS, or set \
+                           TIELINE_OFI_PROVIDERS), and there is no device that only libfabric drives";
 
 /// The provider.
 pub struct Ofi {
@@ -114,9 +118,7 @@ impl Ofi {
     /// Queries libfabric's offers each time, because devices come and go.
     fn offers(&self) -> Result<Offers, Failure> {
         if !self.settings.asked_for && hardware::found(Path::new("/sys/class")).is_none() {
-            let text = "libfabric is not loaded: no setting asks for it (name ofi in TIELINE_PROVIDERS, or set \
-                        TIELINE_OFI_PROVIDERS), and there is no device that only libfabric drives";
-            return Err(Failure::new(Status::NoDevice, text));
+            return Err(Failure::new(Status::NoDevice, MISSING));
         }
         let library = load::library(&self.settings.library)?;
         let offers = offers::offers(library, &self.settings)?;

@@ -175,7 +175,7 @@ fn load(name: &str) -> Result<Library, Failure> {
     let bound = bind(handle, name);
     // The first query makes the library load its own dependencies.
     if let Ok(library) = &bound {
-        let _ = crate::offers::sys::Infos::ask(library, None);
+        crate::offers::sys::Infos::ask_first(library);
     }
     let signals = signals.restore();
     bound.map(|library| Library { took: began.elapsed(), signals, ..library })

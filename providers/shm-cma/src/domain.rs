@@ -6,7 +6,7 @@ use crate::{CmaEndpoint, sys};
 use std::sync::Arc;
 use tieline_memory_file::{Accessor, Announcements, Facts, Held};
 use tieline_plugin_api::abi::{Cost, ModuleAttr};
-use tieline_plugin_api::{Failure, MemoryReport, Revoked, Status, cost_class};
+use tieline_plugin_api::{Failure, MemoryReport, Revoked, Status, caps, cost_class, memory_caps};
 use tieline_single_copy::{Address, Keys, Mechanism, SingleCopyDomain, SingleCopyInterface};
 
 /// The domain: the memory of this process, as one context exposes it to its peers.
@@ -48,6 +48,8 @@ impl Mechanism for Cma {
     const MODULE: &'static str = crate::MODULE;
     const KEYS: Keys = KEYS;
     const ADDRESS_LEN: usize = Address::<0>::LEN;
+    // The kernel permits the copies or refuses them, whatever keys a process has.
+    const MEMORY_CAPS: u64 = memory_caps::KEYS_ADD_NO_RIGHT;
     type Region = Registration;
     type Peer = (Address<0>, Accessor);
     type Endpoint = CmaEndpoint;
@@ -56,6 +58,7 @@ impl Mechanism for Cma {
     fn describe(&self, attr: &mut ModuleAttr) {
         // Above every network module, and below shm, which needs no system call.
         attr.priority = 70;
+        attr.caps |= caps::RMA_LIST;
         // A small put takes two system calls, a small get takes one. The copy itself runs at about memcpy's speed minus the cost of
         // pinning pages.
         let rma = Cost { overhead_ns: 1000.0, latency_ns: 0.0, bytes_per_second: 12e9 };

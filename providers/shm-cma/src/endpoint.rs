@@ -4,14 +4,18 @@
 //! *after* the data. The get succeeds only if that entry, read last, still matches the key. After a failed get the contents of the
 //! local buffer are undefined.
 //!
-//! Either operation announces itself before it reads the entry; the announcement lasts until its last byte is copied. If the region
+//! A list of either kind copies adjacent parts on one region by one system call (`list.rs`).
+//!
+//! Each operation announces itself before it reads the entry; the announcement lasts until its last byte is copied. If the region
 //! is revoked in between, the region's owner waits for the operation.
+
+mod list;
 
 use crate::keys::{IMAGE_LEN, RemoteKey};
 use crate::probe::{self, Miss};
 use crate::sys::{self, Errno};
 use tieline_memory_file::{Accessor, Cursor, HeldByEndpoint, Inside, Piece};
-use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status};
+use tieline_plugin_api::{Endpoint, Failure, ListOp, Posted, Posting, RmaOp, Status};
 use tieline_single_copy::{Address, BATCH, Direction, MAX_IOV, admit};
 
 /// The maximum number of local pieces of a get that is verified and copied in one call.
@@ -139,10 +143,8 @@ impl CmaEndpoint {
     }
 }
 
-impl Endpoint for CmaEndpoint {
-    type Key = RemoteKey;
-
-    fn put(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
+impl CmaEndpoint {
+    fn put_one(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
         let target = Self::target(Direction::Put, key, op)?;
         let inside = self.accessor.enter(key.generation);
         self.verify(key, &inside)?;
@@ -150,7 +152,7 @@ impl Endpoint for CmaEndpoint {
         Ok(Posting::Done)
     }
 
-    fn get(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
+    fn get_one(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
         let target = Self::target(Direction::Get, key, op)?;
         let inside = self.accessor.enter(key.generation);
         if op.iov.len() <= FEW && op.len <= self.limits.bytes - IMAGE_LEN {
@@ -181,6 +183,22 @@ impl Endpoint for CmaEndpoint {
         self.verify(key, &inside)?;
         Ok(Posting::Done)
     }
+}
+
+impl Endpoint for CmaEndpoint {
+    type Key = RemoteKey;
+
+    fn put(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
+        self.put_one(key, op)
+    }
+
+    fn get(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
+        self.get_one(key, op)
+    }
+
+    fn rma_list(&self, list: &ListOp<'_, RemoteKey>, taken: &mut usize) -> Posted {
+        self.list(list, taken)
+    }
 
     fn import_key(&self, bytes: &[u8]) -> Result<RemoteKey, Failure> {
         RemoteKey::unpack(bytes, &self.peer.nonce)
@@ -197,5 +215,7 @@ fn status(errno: Errno) -> Status {
     }
 }
 
+#[cfg(test)]
+mod list_tests;
 #[cfg(test)]
 mod tests;

@@ -5,5 +5,7 @@ use tieline_plugin_api::export_provider;
 export_provider!(
     tieline_provider_shm_knem::ShmKnem,
     name = "shm-knem",
-    version = env!("CARGO_PKG_VERSION")
+    version = env!("CARGO_PKG_VERSION"),
+    needs = tieline_provider_shm_knem::NEEDS,
+    reason = tieline_provider_shm_knem::MISSING
 );

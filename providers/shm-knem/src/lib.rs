@@ -44,6 +44,12 @@ pub const DOMAIN: &str = "shm-knem";
 /// The name of the only module.
 pub const MODULE: &str = "copy";
 
+/// The path that the provider needs.
+pub const NEEDS: &str = probe::DEVICE;
+/// The reason that the provider has no device without that path.
+pub const MISSING: &str =
+    "there is no /dev/knem: the kernel module knem is not loaded (`modprobe knem`)";
+
 /// The provider shm-knem. It keeps no descriptor: an open descriptor prevents unloading of the kernel module, and belongs to a
 /// context.
 pub struct ShmKnem {

@@ -54,9 +54,8 @@ impl Card {
 
 /// Opens the device.
 pub(crate) fn device(forks: Forks) -> Result<Device, Failure> {
-    let rule = "gives it to a group: join that";
     let device = Device::open(Path::new(DEVICE), forks).map_err(|why| match why {
-        NoDevice::Open(error) => not_opened(DEVICE, "knem", rule, &error),
+        NoDevice::Open(error) => no_device(&error),
         NoDevice::Holder(failure) => failure,
     })?;
     let asked = |errno| system(&format!("asking {DEVICE} for its ABI number"), errno);
@@ -69,6 +68,10 @@ pub(crate) fn device(forks: Forks) -> Result<Device, Failure> {
             ),
         )),
     }
+}
+
+fn no_device(error: &std::io::Error) -> Failure {
+    not_opened(DEVICE, "knem", "gives it to a group: join that", error)
 }
 
 /// Makes a region, copies out of it and into it, and ends the region.

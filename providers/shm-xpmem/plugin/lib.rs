@@ -5,5 +5,7 @@ use tieline_plugin_api::export_provider;
 export_provider!(
     tieline_provider_shm_xpmem::ShmXpmem,
     name = "shm-xpmem",
-    version = env!("CARGO_PKG_VERSION")
+    version = env!("CARGO_PKG_VERSION"),
+    needs = tieline_provider_shm_xpmem::NEEDS,
+    reason = tieline_provider_shm_xpmem::MISSING
 );

@@ -215,6 +215,12 @@ mod tests {
     }
 
     #[test]
+    fn note_states_the_words_for_a_missing_device() {
+        let missing = no_device(&std::io::ErrorKind::NotFound.into());
+        assert_eq!((missing.status, &*missing.text), (Status::NoDevice, crate::MISSING));
+    }
+
+    #[test]
     fn device_open_elsewhere_in_the_process_is_refused() {
         assert_eq!(can_be_opened(false, false), Ok(()));
         let refused = can_be_opened(false, true).unwrap_err();

@@ -46,6 +46,12 @@ pub const DOMAIN: &str = "shm-xpmem";
 /// The name of the only module.
 pub const MODULE: &str = "attach";
 
+/// The path that the provider needs.
+pub const NEEDS: &str = device::DEVICE;
+/// The reason that the provider has no device without that path.
+pub const MISSING: &str =
+    "there is no /dev/xpmem: the kernel module xpmem is not loaded (`modprobe xpmem`)";
+
 /// The provider shm-xpmem. It holds the device only until the first domain takes it over: an open descriptor prevents unloading of
 /// the kernel module, and belongs to contexts.
 pub struct ShmXpmem {

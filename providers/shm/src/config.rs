@@ -14,8 +14,8 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::text(
         "TIELINE_SHM_DIR",
         "",
-        "Directory of mode 0700 for the sockets over which memory files are passed, for processes that \
-         share no other one; empty: tieline in XDG_RUNTIME_DIR or /run/user/UID, else tieline-UID in \
+        "Directory that only its owner can enter, such as one of mode 0700, for the sockets over which memory \
+         files are passed, for processes that share no other one; empty: tieline in XDG_RUNTIME_DIR or /run/user/UID, else tieline-UID in \
          TMPDIR or /tmp.",
     ),
     ConfigDoc::count(

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, Once};
 
-use tieline_plugin_api::abi::{AllocParams, Cost, KeyParams, ModuleAttr, fixed};
+use tieline_plugin_api::abi::{AllocParams, Cost, KeyParams, ModuleAttr, RegisterParams, fixed};
 use tieline_plugin_api::{
     Absent, Allocation, Domain, Failure, HostHandle, Revoked, Status, caps, connects, cost_class,
     role,
@@ -12,7 +12,7 @@ use crate::config::Settings;
 use crate::hello::{MAX_ADDRESS, MAX_IDENTITY};
 use crate::host::HostFacts;
 use crate::interface::RingInterface;
-use crate::keys::{Exports, KEY_LEN, Region};
+use crate::keys::{Exports, Region};
 use crate::pool::MAX_CHUNK;
 use crate::shared::DomainState;
 use crate::sys;
@@ -75,6 +75,7 @@ impl Domain for ShmDomain {
                 | caps::PUT
                 | caps::PUT_NOTIFY
                 | caps::GET
+                | caps::RMA_LIST
                 | caps::ATOMICS
                 | caps::REMOTE_COMPLETION
                 | caps::PASSIVE_TARGET
@@ -119,6 +120,11 @@ impl Domain for ShmDomain {
         Ok(Allocation { base: region.base(), len, region })
     }
 
+    fn register(&self, memory: &RegisterParams) -> Result<Region, Failure> {
+        let (base, len, access) = memory.host_memory()?;
+        self.state.exports.register(self.state.id, (base, len), access)
+    }
+
     fn revoke(&self, region: &Region) -> Revoked {
         self.state.exports.revoke(region);
         // The mappings of peers lead only to this region's file, so there is nothing to wait for.
@@ -137,7 +143,7 @@ impl Domain for ShmDomain {
             Some(out) => out.copy_from_slice(&key),
             None => return Err(Status::TooLarge.into()),
         }
-        Ok(KEY_LEN)
+        Ok(key.len())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use tieline_plugin_api::abi::{Atomic, Iov};
-use tieline_plugin_api::{Endpoint, Failure, Packer, Posted, RmaOp, Status};
+use tieline_plugin_api::{Endpoint, Failure, ListOp, Packer, Posted, Posting, RmaOp, Status};
 
 use crate::imports::ImportedKey;
 use crate::keys::Key;
@@ -71,6 +71,22 @@ impl Endpoint for RingEndpoint {
     fn get(&self, key: &ImportedKey, op: &RmaOp<'_>) -> Posted {
         self.channel.status()?;
         key.get(op)
+    }
+
+    fn rma_list(&self, list: &ListOp<'_, ImportedKey>, taken: &mut usize) -> Posted {
+        self.channel.status()?;
+        let &ListOp { put, parts, cookie, flags } = list;
+        for part in parts {
+            let (iov, len) = (std::slice::from_ref(&part.local), part.local.len);
+            let op = RmaOp { iov, len, offset: part.offset, cookie, flags };
+            match if put { part.key.put(&op) } else { part.key.get(&op) } {
+                Ok(_) => *taken += 1,
+                Err(status) if *taken == 0 => return Err(status),
+                // The call for the rest reports the failure.
+                Err(_) => break,
+            }
+        }
+        Ok(Posting::Done)
     }
 
     #[inline]

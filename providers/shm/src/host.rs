@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use tieline_plugin_api::{Failure, Status};
+use tieline_plugin_api::{Failure, Status, boot_id};
 
 use crate::hello::{Address, Id};
 use crate::listener;
@@ -22,17 +22,10 @@ pub(crate) struct HostFacts {
 
 impl HostFacts {
     pub(crate) fn read() -> HostFacts {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let digits: Vec<u8> =
-            boot.chars().filter_map(|c| c.to_digit(16)).map(|digit| digit as u8).collect();
-        let mut id = Id::default();
-        for (byte, pair) in id.iter_mut().zip(digits.chunks(2)) {
-            *byte = pair.iter().fold(0, |byte, digit| byte << 4 | digit);
-        }
         let inode = |of: &str| {
             std::fs::metadata(format!("/proc/self/ns/{of}")).map_or(0, |about| about.ino())
         };
-        HostFacts { boot: id, network: inode("net"), mount: inode("mnt") as u32 }
+        HostFacts { boot: boot_id(), network: inode("net"), mount: inode("mnt") as u32 }
     }
 
     /// Checks whether this process can reach a peer. Unknown values (without /proc) exclude no peer: its socket is found or not,

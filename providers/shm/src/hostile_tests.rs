@@ -57,6 +57,7 @@ pub(crate) fn poll(interface: &RingInterface) -> Vec<(u32, u64, i32)> {
 pub(crate) struct Hostile {
     pub(crate) socket: Option<OwnedFd>,
     pub(crate) memory: Mapping,
+    pub(crate) file: OwnedFd,
 }
 
 /// Returns the parts of a greeting: a connection, the memory of a channel, and the greeting itself.
@@ -72,7 +73,7 @@ pub(crate) fn greet(interface: &RingInterface) -> Hostile {
     let (socket, file, hello) = greeting(interface, true);
     let memory = Mapping::new(file.as_fd(), channel::memory_len(FASTBOX), true).unwrap();
     sys::send(&socket, &Record::Hello(hello).pack(), &[file.as_fd()]).unwrap();
-    Hostile { socket: Some(socket), memory }
+    Hostile { socket: Some(socket), memory, file }
 }
 
 #[derive(Clone, Debug)]
@@ -333,7 +334,7 @@ proptest! {
 fn closing_endpoint_requests_no_key_and_unanswered_request_is_repeated() {
     let (here, there) = (interface(), interface());
     let to = here.connect(&there.address(), b"", 1).unwrap();
-    let key = Key { domain: [5; 16], segment: 7, slot: 0, len: 1, access: 1 };
+    let key = Key { domain: [5; 16], number: 7, slot: 0, len: 1, access: 1, segment: 7, offset: 0 };
     assert_eq!(to.channel().request_key(key), Status::Again);
     to.channel().close();
     assert_eq!(to.channel().request_key(key), Status::Closed);

@@ -7,7 +7,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use tieline_memory_file::{apply32, apply64};
@@ -17,6 +16,7 @@ use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access, atomic
 use crate::copies;
 use crate::kept::{Word, Words};
 use crate::keys::{Exports, Key, TABLE_LEN};
+use crate::order;
 use crate::sys::{self, Mapping};
 
 /// A mapped region of a peer, with the peer's key table.
@@ -150,20 +150,21 @@ impl ImportedKey {
         let grants = |right: u64| key.access & right != 0;
         let (read, write) = (grants(access::REMOTE_READ), grants(access::REMOTE_WRITE));
         // A key that is longer than its region is refused below.
-        let len = key.len.min(import.map.len() as u64);
-        let words = Words::of(&import.map, len, read, write).ok_or_else(revoked)?;
+        let len = key.len.min((import.map.len() as u64).saturating_sub(key.offset));
+        let words = Words::of(&import.map, key.offset, len, read && !key.is_part(), write)
+            .ok_or_else(revoked)?;
         let this = ImportedKey { key, entry, words, import, imports: imports.clone() };
         // The owner has backed its entry with memory; a forged key may name an entry without memory.
         let page = key.entry() / sys::PAGE * sys::PAGE;
         this.import.table.populate(page, sys::PAGE)?;
-        let inside = this.import.map.holds(0, key.len);
+        let inside = this.import.map.holds(key.offset, key.len);
         if inside && key.matches(&this.import.table) { Ok(this) } else { Err(revoked()) }
     }
 
     /// Checks whether the region's owner has not revoked it.
     #[inline(always)]
     fn is_valid(&self) -> bool {
-        self.entry.get().load(Ordering::Acquire) == self.key.segment
+        self.entry.get().load(order::CHECK_KEY) == self.key.number
     }
 
     /// Checks rights, revocation and range of an operation.
@@ -200,6 +201,7 @@ impl ImportedKey {
         // checks and returns the reason.
         if let [piece] = op.iov {
             if piece.len == op.len && self.is_valid() && self.words.put(op.offset, piece) {
+                order::after_put();
                 return Ok(Posting::Done);
             }
         }
@@ -208,7 +210,9 @@ impl ImportedKey {
 
     #[inline(never)]
     fn put_pieces(&self, iov: &[Iov], offset: u64, len: usize) -> Posted {
-        self.pieces(access::REMOTE_WRITE, iov, offset, len, copies::write_piece)
+        let posted = self.pieces(access::REMOTE_WRITE, iov, offset, len, copies::write_piece);
+        order::after_put();
+        posted
     }
 
     /// Checks the access, and copies each piece with `copy`.
@@ -222,6 +226,7 @@ impl ImportedKey {
         copy: impl Fn(&Mapping, u64, Iov) -> bool,
     ) -> Posted {
         self.check(offset, len as u64, right)?;
+        offset += self.key.offset;
         let end = offset + len as u64;
         for piece in iov {
             let left = end - offset;
@@ -237,6 +242,7 @@ impl ImportedKey {
     pub(crate) fn get(&self, op: &RmaOp<'_>) -> Posted {
         if let [piece] = op.iov {
             if piece.len == op.len && self.is_valid() && self.words.get(op.offset, piece) {
+                order::after_get();
                 return Ok(Posting::Done);
             }
         }
@@ -245,7 +251,24 @@ impl ImportedKey {
 
     #[inline(never)]
     fn get_pieces(&self, iov: &[Iov], offset: u64, len: usize) -> Posted {
-        self.pieces(access::REMOTE_READ, iov, offset, len, copies::fill_piece)
+        self.get_by(iov, offset, len, copies::fill_piece)
+    }
+
+    /// Gets pieces by a copy function. The memory of a part stays its owner's after the part has ended, and may get new contents. The
+    /// bytes are therefore those of the part only if it has not ended before the last byte was read.
+    pub(crate) fn get_by(
+        &self,
+        iov: &[Iov],
+        offset: u64,
+        len: usize,
+        copy: impl Fn(&Mapping, u64, Iov) -> bool,
+    ) -> Posted {
+        let posted = self.pieces(access::REMOTE_READ, iov, offset, len, copy);
+        order::after_get();
+        if self.key.is_part() && !self.is_valid() {
+            return Err(Status::KeyRejected);
+        }
+        posted
     }
 
     #[inline]

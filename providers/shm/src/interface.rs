@@ -6,7 +6,6 @@ mod rings;
 mod sleep;
 
 use handshakes::Handshake;
-
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,18 +14,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::abi::{Event, Watch};
 use tieline_plugin_api::{Armed, Events, Failure, Interface, MemoryReport, Status, event};
 
 use crate::closer::Closer;
 use crate::config::Settings;
 use crate::endpoint::RingEndpoint;
 use crate::hello::{Address, Hello, Id, MAX_IDENTITY, MAX_RECORD, Record, Refusal, same_secret};
+use crate::kept::Word;
 use crate::listener::Listener;
 use crate::pool::Pool;
 use crate::receiver::{MOST_IN_TURN, RecvChannel};
 use crate::sender::SendChannel;
-use crate::shared::{DomainState, Notice, Shared, token};
+use crate::shared::{DomainState, Due, Notice, Shared, token};
 use crate::sys::{self, Epoll, Mapping, Ready, Ticker};
 use crate::wake;
 
@@ -42,22 +42,22 @@ const CLOCK_EVERY: u32 = 64;
 const SWEEP_EVERY: u32 = 16;
 
 struct State {
-    inbound: Vec<Option<RecvChannel>>,
+    inbound: Vec<Option<Box<RecvChannel>>>,
     /// The free places in `inbound`: the application has been notified that their peers left.
     free_inbound: Vec<usize>,
     /// The channels that polls drain without a bell.
     direct: Vec<u32>,
     /// The position at which the next round over the direct channels begins.
     start: usize,
-    /// Local copies of the doorbell words whose channels are not drained yet.
-    rung: Vec<u64>,
+    /// The words of the doorbell page that are in use.
+    bells: Vec<Bell>,
     /// The channel whose bell is answered first.
     first_bell: usize,
     /// Whether the channels with bells filled all events.
     bells_took_all: bool,
     /// The channels off the direct list that the previous poll drained.
     touched: Vec<u32>,
-    doorbell: Option<(OwnedFd, Mapping)>,
+    doorbell: Option<(OwnedFd, Arc<Mapping>)>,
     /// Whether bells come first in the next poll; toggled when the events did not suffice.
     bells_first: bool,
     outbound: Vec<Option<Rc<SendChannel>>>,
@@ -77,11 +77,17 @@ struct State {
     ready: Ready,
     ticker: Option<Ticker>,
     armed: bool,
-    countdown: u32,
     clock_every: u32,
     clock_read: Instant,
     maintained: Instant,
     sweep: u32,
+}
+
+/// A word of the doorbell page, by which up to 64 senders ring.
+struct Bell {
+    word: Word,
+    /// The bells that were rung and whose channels are not drained yet.
+    rung: u64,
 }
 
 /// The failed endpoints that are being reported.
@@ -142,7 +148,7 @@ impl RingInterface {
             pool,
             pool_starved: Cell::new(false),
             round: Cell::new(0),
-            attention: Cell::new(false),
+            due: Due::new(),
             fast_boxes: Cell::new(0),
             notices: RefCell::default(),
             failures: RefCell::default(),
@@ -155,7 +161,7 @@ impl RingInterface {
             free_inbound: Vec::new(),
             direct: Vec::new(),
             start: 0,
-            rung: Vec::new(),
+            bells: Vec::new(),
             first_bell: 0,
             bells_took_all: false,
             touched: Vec::new(),
@@ -175,7 +181,6 @@ impl RingInterface {
             ready: Ready::new(),
             ticker: None,
             armed: false,
-            countdown: 1,
             clock_every: 1,
             clock_read: now,
             maintained: now,
@@ -211,7 +216,13 @@ impl RingInterface {
     /// Checks whether the next poll checks sockets and notices regardless of the time.
     #[cfg(test)]
     pub(crate) fn attends(&self) -> bool {
-        self.shared.attention.get()
+        self.shared.due.is_called()
+    }
+
+    /// Returns the number of words that the core may compare instead of polling.
+    #[cfg(test)]
+    pub(crate) fn listed_words(&self) -> usize {
+        self.shared.due.watch.words().len()
     }
 
     /// Closes the spare descriptor, as if the process had no free descriptor. Returns whether there was one.
@@ -303,24 +314,33 @@ impl Interface for RingInterface {
         if !state.touched.is_empty() {
             state.release_touched();
         }
-        state.countdown -= 1;
-        if state.countdown == 0 || shared.attention.get() {
+        if shared.due.count() {
             state.slow_progress(shared, &self.address.cookie, events);
         }
         if state.bells_first {
+            state.poll_bells_first(shared, events);
+        } else {
+            state.poll_direct(shared, events);
             state.poll_bells(shared, events);
         }
-        state.poll_direct(shared, events);
-        if !state.bells_first {
-            state.poll_bells(shared, events);
-        }
-        if events.room() == 0 {
-            state.bells_first = !state.bells_first;
+        if events.is_empty() {
+            state.nothing_came(shared, &self.address.cookie, events);
+        } else {
+            shared.due.watch.clear();
+            if events.room() == 0 {
+                state.bells_first = !state.bells_first;
+            }
         }
         Ok(())
     }
 
+    fn watch(&self) -> Option<&Watch> {
+        self.shared.due.watches.set(true);
+        Some(&self.shared.due.watch)
+    }
+
     fn arm(&self) -> Result<Armed, Status> {
+        self.shared.due.watch.clear();
         let state = &mut *self.state.borrow_mut();
         Ok(state.arm(&self.shared, &self.address.cookie))
     }
@@ -330,6 +350,7 @@ impl Interface for RingInterface {
     }
 
     fn hang_up(&self, peer: u64) -> Result<(), Status> {
+        self.shared.due.watch.clear();
         let state = &mut *self.state.borrow_mut();
         let index = u32::try_from(peer).map_err(|_| Status::Invalid)?;
         let Some(Some(channel)) = state.inbound.get_mut(index as usize) else {
@@ -350,7 +371,7 @@ impl Interface for RingInterface {
     fn memory(&self) -> MemoryReport {
         let state = self.state.borrow();
         let sending: u64 = state.outbound.iter().flatten().map(|c| c.memory()).sum();
-        let receiving: u64 = state.inbound.iter().flatten().map(RecvChannel::memory).sum();
+        let receiving: u64 = state.inbound.iter().flatten().map(|c| c.memory()).sum();
         let peers =
             state.outbound.iter().flatten().count().max(state.inbound.iter().flatten().count());
         let doorbell = if state.doorbell.is_some() { sys::PAGE } else { 0 };
@@ -366,16 +387,16 @@ impl Interface for RingInterface {
 impl State {
     #[cold]
     fn slow_progress(&mut self, shared: &Shared, cookie: &Id, events: &mut Events<'_>) {
-        shared.attention.set(false);
+        // This also empties the list of words: the channels below may hold some of them.
+        let reads_clock = shared.due.begin();
         self.ended_channels.clear();
         self.handed_out.clear();
         if self.armed {
             self.disarm();
             self.maintain(shared, cookie);
-        } else if self.countdown == 0 {
+        } else if reads_clock {
             self.check_clock(shared, cookie);
         }
-        self.countdown = self.countdown.max(1);
         if shared.pool_starved.get() {
             self.outbound.iter().flatten().for_each(|channel| channel.give_back());
         }
@@ -401,7 +422,7 @@ impl State {
             || !self.ended_channels.is_empty()
             || !shared.notices.borrow().is_empty()
         {
-            shared.attention.set(true);
+            shared.due.call();
         }
         if !self.telling.notices.is_empty() || !shared.failures.borrow().is_empty() {
             self.tell_failures(shared, cookie, events);
@@ -414,7 +435,7 @@ impl State {
         let slow = now.duration_since(self.clock_read) > MAINTENANCE / 2;
         self.clock_read = now;
         self.clock_every = if slow { 1 } else { (self.clock_every * 2).min(CLOCK_EVERY) };
-        self.countdown = self.clock_every;
+        shared.due.read_clock_in(self.clock_every);
         if now.duration_since(self.maintained) >= MAINTENANCE {
             self.maintained = now;
             self.maintain(shared, cookie);
@@ -470,7 +491,7 @@ impl State {
             let Some(channel) = slot else { continue };
             channel.catch_up(shared);
             if channel.bell && !channel.fast && channel.has_news() {
-                self.rung[index / 64] |= 1 << (index % 64);
+                self.bells[index / 64].rung |= 1 << (index % 64);
             }
         }
     }
@@ -503,6 +524,7 @@ impl State {
     /// Ends the interface: admits no more peers, notifies every receiver that no more messages follow, and every sender that its
     /// messages are not read any more.
     fn leave(&mut self, shared: &Shared) {
+        shared.due.watch.clear();
         for channel in self.outbound.iter().flatten() {
             channel.close();
         }

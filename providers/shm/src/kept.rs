@@ -2,6 +2,8 @@
 
 mod sys;
 
+#[cfg(test)]
+pub(crate) use sys::unchanged;
 pub(crate) use sys::{Word, Words};
 
 #[cfg(test)]
@@ -38,7 +40,7 @@ mod tests {
     #[test]
     fn words_are_copied_at_every_offset_where_a_whole_word_fits() {
         let (mine, theirs) = page(true);
-        let words = Words::of(&theirs, 19, true, true).unwrap();
+        let words = Words::of(&theirs, 0, 19, true, true).unwrap();
         let mut value = 0x0102_0304_0506_0708_u64;
         let mut back = 0u64;
         for offset in [0, 3, 8, 11] {
@@ -58,17 +60,17 @@ mod tests {
     fn fast_path_declines_pieces_that_are_no_granted_word() {
         let (_, theirs) = page(true);
         let mut value = 5;
-        let words = Words::of(&theirs, 64, true, false).unwrap();
+        let words = Words::of(&theirs, 0, 64, true, false).unwrap();
         assert!(!words.put(0, &piece(&mut value, 8)));
         assert!(!words.get(0, &piece(&mut value, 4)));
         assert!(!words.get(0, &piece(&mut value, 0)));
-        let words = Words::of(&theirs, 64, false, true).unwrap();
+        let words = Words::of(&theirs, 0, 64, false, true).unwrap();
         assert!(!words.get(0, &piece(&mut value, 8)));
         assert!(!words.put(0, &piece(&mut value, 7)));
-        let words = Words::of(&theirs, 7, true, true).unwrap();
+        let words = Words::of(&theirs, 0, 7, true, true).unwrap();
         assert!(!words.put(0, &piece(&mut value, 8)), "a region of less than a word");
-        assert!(Words::of(&theirs, PAGE as u64 + 1, true, true).is_none());
-        let words = Words::of(&page(false).1, 64, true, true).unwrap();
+        assert!(Words::of(&theirs, 0, PAGE as u64 + 1, true, true).is_none());
+        let words = Words::of(&page(false).1, 0, 64, true, true).unwrap();
         assert!(!words.put(0, &piece(&mut value, 8)), "the mapping is for reading");
     }
 }

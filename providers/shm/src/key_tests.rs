@@ -2,12 +2,14 @@
 //! keys.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tieline_plugin_api::abi::{Atomic, Iov};
 use tieline_plugin_api::{Endpoint, Interface, Posting, RmaOp, Status, access, atomic_op};
 
 use crate::config::Settings;
+use crate::copies::fill_piece;
 use crate::endpoint::RingEndpoint;
 use crate::hang_up_tests::look;
 use crate::hello::{MAX_RECORD, Record};
@@ -15,8 +17,9 @@ use crate::hostile_tests::{domain, greet, open};
 use crate::imports::ImportedKey;
 use crate::interface::RingInterface;
 use crate::keys::Region;
+use crate::order::tests::ENDED;
 use crate::shared::DomainState;
-use crate::sys;
+use crate::sys::{self, Mapping};
 
 /// An owner of regions, with an interface.
 struct Owner {
@@ -204,6 +207,19 @@ fn pieces_are_read_and_written_one_behind_the_other() {
 }
 
 #[test]
+fn put_and_get_end_with_fences_that_order_later_accesses() {
+    let (_owner, _asker, to, key, _region) = filled();
+    let _ = ENDED.take();
+    let mut bytes = [0u8; 24];
+    for len in [8, 24] {
+        let piece = [Iov::new(bytes.as_mut_ptr(), len)];
+        assert_eq!(to.put(&key, &op(&piece, len, 0)), Ok(Posting::Done));
+        assert_eq!(to.get(&key, &op(&piece, len, 0)), Ok(Posting::Done));
+        assert_eq!(ENDED.take(), ["put", "get"], "{len} bytes");
+    }
+}
+
+#[test]
 fn pieces_longer_than_their_operation_are_refused() {
     let (_owner, _asker, to, key, _region) = filled();
     let (mut first, mut second) = ([7u8; 4], [7u8; 4]);
@@ -312,4 +328,80 @@ fn an_atomic_is_refused_where_it_does_not_lie_or_is_none() {
         assert_eq!(atomic(atomic_op::ADD, width, offset), Err(why), "{width} at {offset}");
     }
     assert_eq!(atomic(atomic_op::MAX + 1, 8, 0), Err(Status::Unsupported));
+}
+
+#[test]
+fn part_of_a_region_is_read_within_its_range_until_it_ends() {
+    let (asker, owner) = (open(Settings::defaults()), Owner::new());
+    let to = asker.connect(&owner.interface.address(), b"", 1).unwrap();
+    let exports = &owner.domain.exports;
+    let region = exports.alloc(owner.domain.id, 8192, 0).unwrap();
+    let part = |at: usize, len| {
+        let base = region.base().wrapping_add(at);
+        exports.register(owner.domain.id, (base, len), access::REMOTE_READ)
+    };
+    let (first, second) = (part(4096, 24).unwrap(), part(4112, 8).unwrap());
+    region.word(4112).store(7, Ordering::Relaxed);
+    let import = |region: &Region| loop {
+        match to.import_key(&region.key().pack()) {
+            Ok(key) => break key,
+            Err(failure) => assert_eq!(failure.status, Status::Again, "{failure}"),
+        }
+        let _ = (look(&owner.interface), look(&asker));
+    };
+    let (one, two) = (import(&first), import(&second));
+    assert_eq!(to.channel().asking().regions(), 1, "both parts are in one file");
+    let read = |key: &ImportedKey, offset, len: usize| {
+        let mut bytes = [9; 32];
+        let iov = [Iov::new(bytes.as_mut_ptr(), len)];
+        to.get(key, &op(&iov, len, offset)).map(|_| bytes[len - 8..len].to_vec())
+    };
+    let seven = Ok(7u64.to_le_bytes().to_vec());
+    assert_eq!(
+        (read(&one, 16, 8), read(&two, 0, 8), read(&one, 8, 16)),
+        (seven.clone(), seven.clone(), seven.clone())
+    );
+    assert_eq!(read(&one, 16, 9), Err(Status::OutOfRange));
+    assert_eq!(read(&two, 1, 8), Err(Status::OutOfRange));
+    let mut word = 5u64.to_le_bytes();
+    let iov = [Iov::new(word.as_mut_ptr(), 8)];
+    assert_eq!(to.put(&one, &op(&iov, 8, 0)).err(), Some(Status::KeyRejected));
+    // The part ends while its bytes are read, and its owner may write to them.
+    let mut bytes = [0; 16];
+    let ends = |map: &Mapping, offset, piece| {
+        let filled = fill_piece(map, offset, piece);
+        exports.free(&first);
+        filled
+    };
+    let torn = one.get_by(&[Iov::new(bytes.as_mut_ptr(), 16)], 8, 16, ends);
+    assert_eq!(torn, Err(Status::KeyRejected));
+    assert_eq!(read(&one, 16, 8), Err(Status::KeyRejected));
+    assert_eq!(read(&two, 0, 8), seven, "the other part is unaffected");
+    exports.free(&second);
+    assert_eq!(read(&two, 0, 8), Err(Status::KeyRejected));
+}
+
+#[test]
+fn only_own_memory_is_registered_and_only_for_reading() {
+    let owner = Owner::new();
+    let exports = &owner.domain.exports;
+    let mut other = [0u64; 8];
+    let register = |base: *mut u8, len, rights| {
+        let registered = exports.register(owner.domain.id, (base, len), rights);
+        registered.map(|part| exports.free(&part)).map_err(|failure| failure.status)
+    };
+    let refused = Err(Status::Unsupported);
+    assert_eq!(register(other.as_mut_ptr().cast(), 8, access::REMOTE_READ), refused);
+    let region = exports.alloc(owner.domain.id, 4096, access::REMOTE_READ).unwrap();
+    let base = region.base();
+    assert_eq!(register(other.as_mut_ptr().cast(), 8, access::REMOTE_READ), refused);
+    assert_eq!(register(base.wrapping_add(4090), 8, access::REMOTE_READ), refused);
+    assert_eq!(register(base.wrapping_add(4096), 1, access::REMOTE_READ), refused);
+    assert_eq!(register(base, 0, access::REMOTE_READ), refused);
+    assert_eq!(register(base, 8, access::REMOTE_READ | access::REMOTE_WRITE), refused);
+    assert_eq!(register(base, 8, access::REMOTE_ATOMIC), refused);
+    assert_eq!(register(base, 4096, access::REMOTE_READ), Ok(()));
+    assert_eq!(register(base.wrapping_add(4090), 6, 0), Ok(()));
+    exports.free(&region);
+    assert_eq!(register(base, 8, access::REMOTE_READ), refused);
 }

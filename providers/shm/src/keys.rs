@@ -5,8 +5,11 @@
 //! 5.1, not write. Importing a key of another process maps both. Every put, get and atomic compares the number in the table, so a
 //! key becomes invalid at the moment its region is revoked, without a message. Loads and stores by a pointer from `key_pointer` are
 //! not checked.
+//!
+//! A *part* of such a region can be registered for reading. It has its own number and entry in the table, and its key names the file
+//! of the region. A connected peer gets each file on request, with or without a key, so a part's key gives the peer no further right.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,15 +18,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tieline_plugin_api::{Failure, Status, access};
 
 use crate::hello::{Id, Record};
+use crate::order;
 use crate::sys::{self, Mapping};
 
-/// The length of a packed key, in bytes.
-pub(crate) const KEY_LEN: usize = 1 + 16 + 8 + 4 + 8 + 8;
-const KEY_VERSION: u8 = 1;
-/// The length of an entry of the table: four words: number, length, rights, zero.
+/// The length of the packed key of a whole region, in bytes.
+const WHOLE_LEN: usize = 1 + 16 + 8 + 4 + 8 + 8;
+/// The length of the longest packed key, that of a part.
+pub(crate) const KEY_LEN: usize = WHOLE_LEN + 8 + 8;
+/// The version of the key of a whole region.
+const WHOLE: u8 = 1;
+/// The version of the key of a part, which ends with the region's number and the offset.
+const PART: u8 = 2;
+/// The length of an entry of the table: four words: number, length, rights, offset in the file.
 const ENTRY: usize = 32;
 /// The maximum number of simultaneous regions of one domain.
 const ENTRIES: usize = 16 << 10;
+/// The number of entries from which no part is registered. Other modules copy such a message, and `alloc` still finds entries.
+const MOST_WITH_PARTS: usize = ENTRIES / 2;
 pub(crate) const TABLE_LEN: usize = ENTRIES * ENTRY;
 const PER_PAGE: usize = sys::PAGE / ENTRY;
 
@@ -31,35 +42,61 @@ const PER_PAGE: usize = sys::PAGE / ENTRY;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) domain: Id,
-    /// The region's number, never reused by a domain.
-    pub(crate) segment: u64,
+    /// The number of the region or part, never reused by a domain.
+    pub(crate) number: u64,
     pub(crate) slot: u32,
     pub(crate) len: u64,
     pub(crate) access: u64,
+    /// The number of the region whose file has the memory.
+    pub(crate) segment: u64,
+    /// The offset in that file.
+    pub(crate) offset: u64,
 }
 
 impl Key {
+    /// Checks whether the key is that of a part of a region.
+    pub(crate) fn is_part(&self) -> bool {
+        self.number != self.segment
+    }
+
     pub(crate) fn pack(&self) -> Vec<u8> {
-        let mut out = vec![KEY_VERSION];
+        let is_whole = !self.is_part();
+        let mut out = Vec::with_capacity(KEY_LEN);
+        out.push(if is_whole { WHOLE } else { PART });
         out.extend(self.domain);
-        out.extend(self.segment.to_le_bytes());
+        out.extend(self.number.to_le_bytes());
         out.extend(self.slot.to_le_bytes());
         out.extend(self.len.to_le_bytes());
         out.extend(self.access.to_le_bytes());
+        if !is_whole {
+            out.extend(self.segment.to_le_bytes());
+            out.extend(self.offset.to_le_bytes());
+        }
         out
     }
 
     pub(crate) fn parse(bytes: &[u8]) -> Option<Key> {
-        let bytes: &[u8; KEY_LEN] = bytes.try_into().ok()?;
-        let word = |at: usize| bytes[at..at + 8].try_into().ok().map(u64::from_le_bytes);
-        let key = Key {
-            domain: bytes[1..17].try_into().ok()?,
-            segment: word(17)?,
-            slot: u32::from_le_bytes(bytes[25..29].try_into().ok()?),
-            len: word(29)?,
-            access: word(37)?,
+        let (fields, part) = bytes.split_at_checked(WHOLE_LEN)?;
+        let word =
+            |from: &[u8], at: usize| from.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+        let number = word(fields, 17)?;
+        let (segment, offset) = match (bytes[0], part.len()) {
+            (WHOLE, 0) => (number, 0),
+            (PART, 16) => (word(part, 0)?, word(part, 8)?),
+            _ => return None,
         };
-        let valid = bytes[0] == KEY_VERSION && key.segment != 0 && (key.slot as usize) < ENTRIES;
+        let key = Key {
+            domain: fields[1..17].try_into().ok()?,
+            number,
+            slot: u32::from_le_bytes(fields[25..29].try_into().ok()?),
+            len: word(fields, 29)?,
+            access: word(fields, 37)?,
+            segment,
+            offset,
+        };
+        // A part is for reading.
+        let has_rights = segment == number || key.access & !access::REMOTE_READ == 0;
+        let valid = number != 0 && segment != 0 && (key.slot as usize) < ENTRIES && has_rights;
         valid.then_some(key)
     }
 
@@ -71,10 +108,11 @@ impl Key {
 
     /// Checks whether the table entry matches the key.
     pub(crate) fn matches(&self, table: &Mapping) -> bool {
-        let field = |n: usize| table.word(self.entry() + n * 8).map(|w| w.load(Ordering::Acquire));
-        field(0) == Some(self.segment)
+        let field = |n: usize| table.word(self.entry() + n * 8).map(|w| w.load(order::CHECK_KEY));
+        field(0) == Some(self.number)
             && field(1) == Some(self.len)
             && field(2) == Some(self.access)
+            && field(3) == Some(self.offset)
     }
 }
 
@@ -91,6 +129,10 @@ impl Region {
     pub(crate) fn base(&self) -> *mut u8 {
         self.map.as_ptr()
     }
+    #[cfg(test)]
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+        self.map.word(offset).unwrap()
+    }
 }
 
 struct Export {
@@ -104,13 +146,46 @@ struct Table {
     free: Vec<u32>,
     used: usize,
     regions: HashMap<u64, Export>,
+    /// The numbers of the regions by their address.
+    places: BTreeMap<usize, u64>,
 }
 
 impl Table {
     fn revoke(&mut self, region: &Region) {
-        if self.regions.remove(&region.key.segment).is_some() {
-            if let Some(word) = self.map.word(region.key.entry()) {
-                word.store(0, Ordering::SeqCst);
+        let key = &region.key;
+        if self.regions.remove(&key.number).is_some() {
+            let _ = self.places.remove(&region.map.as_ptr().addr());
+        }
+        // Its own entry belongs to the region until the region is freed.
+        if let Some(word) = self.map.word(key.entry()) {
+            word.store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// Takes an entry for a new region or part.
+    fn take_slot(&mut self) -> Result<u32, Failure> {
+        match self.free.pop() {
+            Some(slot) => Ok(slot),
+            None if self.used < ENTRIES => {
+                if self.used > 0 && self.used % PER_PAGE == 0 {
+                    self.map.populate(self.used * ENTRY, sys::PAGE)?;
+                }
+                self.used += 1;
+                Ok(self.used as u32 - 1)
+            }
+            None => {
+                let text = format!("a domain has at most {ENTRIES} regions at a time");
+                Err(Failure::new(Status::NoMemory, text))
+            }
+        }
+    }
+
+    /// Writes the entry of a key, which makes the key valid.
+    fn write(&self, key: &Key) {
+        let fields = [(1, key.len), (2, key.access), (3, key.offset), (0, key.number)];
+        for (n, value) in fields {
+            if let Some(word) = self.map.word(key.entry() + n * 8) {
+                word.store(value, order::PUBLISH_KEY);
             }
         }
     }
@@ -152,31 +227,52 @@ impl Exports {
         if guard.is_none() {
             let (fd, map) = new_file(c"tieline-shm-keys", TABLE_LEN, sys::PAGE)?;
             sys::seal(&fd, sys::SEAL_WRITERS)?;
-            let (free, regions) = (Vec::new(), HashMap::new());
-            *guard = Some(Table { fd, map: Arc::new(map), free, used: 0, regions });
+            let (free, regions, places) = (Vec::new(), HashMap::new(), BTreeMap::new());
+            let map = Arc::new(map);
+            *guard = Some(Table { fd, map, free, used: 0, regions, places });
         }
         let Some(table) = guard.as_mut() else { return Err(Status::NoMemory.into()) };
-        let slot = match table.free.pop() {
-            Some(slot) => slot,
-            None if table.used < ENTRIES => {
-                if table.used > 0 && table.used % PER_PAGE == 0 {
-                    table.map.populate(table.used * ENTRY, sys::PAGE)?;
-                }
-                table.used += 1;
-                table.used as u32 - 1
-            }
-            None => {
-                let text = format!("a domain has at most {ENTRIES} regions at a time");
-                return Err(Failure::new(Status::NoMemory, text));
-            }
-        };
-        let key = Key { domain, segment, slot, len: len as u64, access: rights };
-        for (n, value) in [(1, key.len), (2, rights), (0, segment)] {
-            if let Some(word) = table.map.word(key.entry() + n * 8) {
-                word.store(value, Ordering::Release);
-            }
-        }
+        let slot = table.take_slot()?;
+        let (len, access, number) = (len as u64, rights, segment);
+        let key = Key { domain, number, slot, len, access, segment, offset: 0 };
+        table.write(&key);
+        let _ = table.places.insert(map.as_ptr().addr(), segment);
         let _ = table.regions.insert(segment, Export { fd, map: map.clone() });
+        Ok(Region { key, map })
+    }
+
+    /// Registers a part of a region for reading.
+    pub(crate) fn register(
+        &self,
+        domain: Id,
+        (base, len): (*mut u8, usize),
+        rights: u64,
+    ) -> Result<Region, Failure> {
+        let other = || {
+            let text = "shm registers only memory of its own alloc, and only for reading";
+            Failure::new(Status::Unsupported, text)
+        };
+        if rights & !access::REMOTE_READ != 0 {
+            return Err(other());
+        }
+        let mut guard = lock(&self.table);
+        let table = guard.as_mut().ok_or_else(other)?;
+        let (&at, &segment) = table.places.range(..=base.addr()).next_back().ok_or_else(other)?;
+        let map = table.regions.get(&segment).ok_or_else(other)?.map.clone();
+        let offset = (base.addr() - at) as u64;
+        if len == 0 || !map.holds(offset, len as u64) {
+            return Err(other());
+        }
+        if table.used - table.free.len() >= MOST_WITH_PARTS {
+            let text = format!(
+                "the key table has {MOST_WITH_PARTS} entries, and the others are kept for whole regions"
+            );
+            return Err(Failure::new(Status::NoMemory, text));
+        }
+        let (slot, len, access) = (table.take_slot()?, len as u64, rights);
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        let key = Key { domain, number, slot, len, access, segment, offset };
+        table.write(&key);
         Ok(Region { key, map })
     }
 
@@ -236,17 +332,30 @@ mod tests {
 
     #[test]
     fn a_key_is_read_as_it_was_written_and_one_beyond_the_table_is_none() {
-        let key = Key { domain: [7; 16], segment: 5, slot: 3, len: 1 << 40, access: 9 };
+        let (domain, number, slot, len) = ([7; 16], 5, 3, 1 << 40);
+        let key = Key { domain, number, slot, len, access: 9, segment: 5, offset: 0 };
         let bytes = key.pack();
-        assert_eq!(bytes.len(), KEY_LEN);
+        assert_eq!(bytes.len(), WHOLE_LEN);
         assert_eq!(Key::parse(&bytes), Some(key));
         let last = Key { slot: ENTRIES as u32 - 1, ..key };
         assert_eq!(Key::parse(&last.pack()), Some(last));
         assert_eq!(Key::parse(&Key { slot: ENTRIES as u32, ..key }.pack()), None);
-        assert_eq!(Key::parse(&Key { segment: 0, ..key }.pack()), None, "no region has it");
-        assert_eq!(Key::parse(&[&[KEY_VERSION + 1], &bytes[1..]].concat()), None);
+        assert_eq!(
+            Key::parse(&Key { number: 0, segment: 0, ..key }.pack()),
+            None,
+            "no region has it"
+        );
+        assert_eq!(Key::parse(&[&[PART], &bytes[1..]].concat()), None);
+        assert_eq!(Key::parse(&[&[PART + 1], &bytes[1..]].concat()), None);
         assert_eq!(Key::parse(&bytes[1..]), None);
         assert_eq!(Key::parse(&[&bytes[..], &[0]].concat()), None);
+        let part = Key { number: 6, access: access::REMOTE_READ, offset: 4096, ..key };
+        let bytes = part.pack();
+        assert_eq!(bytes.len(), KEY_LEN);
+        assert_eq!(Key::parse(&bytes), Some(part));
+        assert_eq!(Key::parse(&bytes[..WHOLE_LEN]), None);
+        let writes = Key { access: access::REMOTE_WRITE, ..part };
+        assert_eq!(Key::parse(&writes.pack()), None, "a part is for reading");
     }
 
     #[test]
@@ -262,6 +371,20 @@ mod tests {
         assert!(full.text.contains("at most 16384 regions"), "{}", full.text);
         exports.free(&regions[0]);
         assert_eq!(alloc().unwrap().key.slot as usize, ENTRIES - 2);
+    }
+
+    #[test]
+    fn parts_leave_half_of_the_key_table_to_regions() {
+        let exports = Exports::default();
+        let region = exports.alloc([7; 16], 64, access::REMOTE_READ).unwrap();
+        let part = || exports.register([7; 16], (region.base(), 8), access::REMOTE_READ);
+        lock(&exports.table).as_mut().unwrap().used = MOST_WITH_PARTS - 1;
+        let last = part().unwrap();
+        assert_eq!(part().err().unwrap().status, Status::NoMemory);
+        assert!(exports.alloc([7; 16], 1, access::REMOTE_READ).is_ok());
+        exports.free(&last);
+        assert_eq!(part().err().unwrap().status, Status::NoMemory, "the new region has the place");
+        exports.free(&region);
     }
 
     #[test]

@@ -88,6 +88,7 @@ mod key_tests;
 mod keys;
 #[cfg(not(loom))]
 mod listener;
+mod order;
 #[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
@@ -104,6 +105,8 @@ mod sys;
 #[cfg(all(test, not(loom)))]
 mod untaken_tests;
 mod wake;
+#[cfg(all(test, not(loom)))]
+mod watch_tests;
 
 #[cfg(not(loom))]
 pub use provider::Shm;

@@ -36,7 +36,7 @@ impl Provider for Shm {
     fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
         Ok(vec![DomainInfo {
             name: DOMAIN.to_string(),
-            caps: memory_caps::ALLOC,
+            caps: memory_caps::ALLOC | memory_caps::REGISTER_PARTS | memory_caps::KEYS_ADD_NO_RIGHT,
             max_key_len: KEY_LEN as u32,
             register_ns: 5_000.0,
             register_ns_per_byte: 0.05,

@@ -4,7 +4,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Events, Status, event};
@@ -12,13 +12,17 @@ use tieline_plugin_api::{Events, Status, event};
 use crate::channel::{self, kind, word};
 use crate::hello::{Hello, MAX_RECORD, Record, Refusal};
 use crate::pool::{LARGEST_SEGMENT, MAX_CHUNK, MAX_SEGMENTS};
-use crate::ring::{INLINE, Peek, RecvRing};
+use crate::ring::{INLINE, Peek, RecvRing, head};
 use crate::shared::Shared;
 use crate::sys::{self, Mapping};
 use crate::wake;
 
 /// The number of consumed bytes of pooled messages after which the consumed position is published.
 const CHUNK_BYTES: usize = 32 << 10;
+
+/// The low half of the control word of an empty message in a slot, and the end of the range for all lengths and ids.
+const SHORT: u32 = head(kind::INLINE, 0, 0);
+const SHORT_END: u32 = head(0, INLINE + 1, 0);
 
 /// The number of records of one socket that are handled before the next socket.
 pub(crate) const MOST_IN_TURN: u32 = 8;
@@ -114,42 +118,68 @@ impl RecvChannel {
 
     /// Delivers published messages. Payloads of earlier polls are released first if the ring is empty, or if they are a quarter of
     /// the ring or [`CHUNK_BYTES`].
+    ///
+    /// `Quiet` is also the result if a corrupt slot follows messages: the next call returns `Broken`.
     #[inline(always)]
     pub(crate) fn drain(&mut self, shared: &Shared, events: &mut Events<'_>) -> Drained {
-        let mut next = self.ring.peek();
-        // A channel that changes its mode can be drained twice in one poll. The application still reads the messages of the first
-        // time: only the next poll releases them.
         let round = shared.round.get();
-        if self.round != round {
-            self.round = round;
-            if self.ring.unpublished() != 0
-                && (next == Peek::Empty
-                    || self.ring.unpublished() >= self.ring.quarter()
-                    || self.chunk_bytes >= CHUNK_BYTES)
-            {
-                self.publish();
-            }
+        let Some(mut head) = self.ring.next_head() else { return self.drain_nothing(round) };
+        if self.ring.is_due() {
+            self.release(round);
         }
-        if next == Peek::Empty {
-            return Drained::Quiet;
-        }
+        self.round = round;
         loop {
-            let Peek::Slot(head) = next else {
-                return if next == Peek::Empty { Drained::Quiet } else { Drained::Broken };
-            };
-            let len = (head >> 16 & 0xff) as usize;
-            let id = head & 0xffff;
-            if (head >> 24) as u8 == kind::INLINE && len <= INLINE {
+            // The other kinds, and greater lengths, wrap around or exceed the limit.
+            let short = head.wrapping_sub(SHORT);
+            if short < SHORT_END {
                 let (header, data) = (self.ring.header(), self.ring.payload());
-                if !events.push_message(self.number, id, header, data, len) {
+                let len = (short >> 16) as usize;
+                if !events.push_message(self.number, short & 0xffff, header, data, len) {
                     return Drained::Full;
                 }
                 self.ring.advance();
-            } else if let Some(end) = self.uncommon((head >> 24) as u8, id, shared, events) {
+            } else if let Some(end) =
+                self.uncommon((head >> 24) as u8, head & 0xffff, shared, events)
+            {
                 return end;
             }
-            next = self.ring.peek();
+            match self.ring.next_head() {
+                Some(next) => head = next,
+                None => return Drained::Quiet,
+            }
         }
+    }
+
+    /// Handles a channel without a new slot.
+    #[inline]
+    fn drain_nothing(&mut self, round: u64) -> Drained {
+        if self.ring.peek() == Peek::Corrupt {
+            return Drained::Broken;
+        }
+        if self.ring.unpublished() != 0 {
+            self.release(round);
+        }
+        self.round = round;
+        Drained::Quiet
+    }
+
+    /// Releases the payloads of earlier polls. A channel can be drained twice in one poll. The application still reads the messages
+    /// of the first time: only the next poll releases them.
+    #[inline(never)]
+    fn release(&mut self, round: u64) {
+        if self.round != round {
+            self.publish();
+        }
+    }
+
+    /// Checks whether the next slot is corrupt.
+    pub(crate) fn is_corrupt(&self) -> bool {
+        self.ring.peek() == Peek::Corrupt
+    }
+
+    /// Returns the word that changes when a message arrives, and its present value. `None`: a poll has something to do.
+    pub(crate) fn watch(&self) -> Option<(&AtomicU64, u64)> {
+        if self.turned || self.is_behind() { None } else { self.ring.watch() }
     }
 
     #[inline(never)]
@@ -184,6 +214,9 @@ impl RecvChannel {
                             len,
                         );
                         self.chunk_bytes += len;
+                        if self.chunk_bytes >= CHUNK_BYTES {
+                            self.ring.hurry();
+                        }
                         self.ring.advance();
                         None
                     }

@@ -14,19 +14,22 @@
 #![cfg_attr(loom, allow(dead_code))] // under loom only the ring and its tests are built
 
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::atomic::AtomicU64;
 #[cfg(not(loom))]
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use std::cell::Cell;
 use std::ptr::NonNull;
+
+use crate::order;
 
 /// The longest payload in the slot, in bytes.
 pub(crate) const INLINE: usize = 48;
 /// The distance, in lines, at which the producer prefetches a line for writing.
 #[cfg(not(loom))]
-const AHEAD: u64 = 8;
-/// The size of a slot, in bytes.
+const AHEAD: usize = 8;
+/// The size of a slot, in bytes: one cache line. Both sides of a channel agree on it. On the few processors with lines of 128 bytes
+/// two slots share a line, which is correct and slower.
 #[cfg(not(loom))]
 pub(crate) const SLOT: usize = 64;
 
@@ -64,10 +67,12 @@ pub(crate) const fn head(kind: u8, len: usize, id: u16) -> u32 {
     id as u32 | (len as u32) << 16 | (kind as u32) << 24
 }
 
-/// Returns the lap of a position. The first lap is 1, so that zeroed memory is no lap.
-#[inline(always)]
-fn lap(position: u64, shift: u32) -> u32 {
-    ((position >> shift) as u32).wrapping_add(1)
+/// The difference of the control words of two successive laps: the lap is the high half.
+const NEXT_LAP: u64 = 1 << 32;
+
+/// Returns the lap of a position, as the high half of a control word. The first lap is 1, so that zeroed memory is no lap.
+fn lap(position: u64, count: u64) -> u64 {
+    (position / count).wrapping_add(1) << 32
 }
 
 /// The error that the consumer's position went backwards, or beyond the produced slots.
@@ -82,13 +87,18 @@ type Keep = std::sync::Arc<tests::Memory>;
 
 /// The producer's side of a ring.
 pub(crate) struct SendRing {
-    slots: Cell<NonNull<Slot>>,
-    mask: Cell<u64>,
-    shift: Cell<u32>,
     /// The number of the next slot to write. A switch to another ring skips numbers.
     position: Cell<u64>,
     /// The position at which the ring looks full; equal to `position` while the ring is shut.
     limit: Cell<u64>,
+    /// The slot of `position`.
+    next: Cell<NonNull<Slot>>,
+    /// The lap of `position`, as the high half of a control word.
+    lap: Cell<u64>,
+    slots: Cell<NonNull<Slot>>,
+    /// The end of the slots.
+    end: Cell<NonNull<Slot>>,
+    count: Cell<u64>,
     /// The position at which the current ring began.
     origin: Cell<u64>,
     /// The last tail that was read.
@@ -99,6 +109,32 @@ pub(crate) struct SendRing {
 }
 
 impl SendRing {
+    /// Makes the producer's side of an unused ring. It is shut until the first [`SendRing::refresh`].
+    ///
+    /// # Safety
+    /// `keep` holds `count` slots, at least one, from `slots` on, and the tail.
+    unsafe fn at(
+        slots: NonNull<Slot>,
+        count: usize,
+        tail: NonNull<AtomicU64>,
+        keep: Keep,
+    ) -> SendRing {
+        SendRing {
+            position: Cell::new(0),
+            limit: Cell::new(0),
+            next: Cell::new(slots),
+            lap: Cell::new(lap(0, count as u64)),
+            slots: Cell::new(slots),
+            // SAFETY: the caller's promise.
+            end: Cell::new(unsafe { slots.add(count) }),
+            count: Cell::new(count as u64),
+            origin: Cell::new(0),
+            seen: Cell::new(0),
+            tail,
+            keep,
+        }
+    }
+
     /// Checks whether a slot is known to be free without reading the tail.
     #[inline(always)]
     pub(crate) fn has_room(&self) -> bool {
@@ -111,18 +147,16 @@ impl SendRing {
         self.position.get()
     }
 
-    /// Writes and publishes one slot.
-    ///
-    /// The caller must ensure that there is a free slot and that `payload` fits. Otherwise nothing is sent.
+    /// Writes and publishes one slot. Returns `false`, and sends nothing, if there is no free slot or `payload` does not fit.
     #[inline(always)]
-    pub(crate) fn push(&self, head: u32, header: u64, payload: &[u8]) {
-        if !self.has_room() || payload.len() > INLINE {
-            return;
-        }
+    pub(crate) fn push(&self, head: u32, header: u64, payload: &[u8]) -> bool {
         let position = self.position.get();
-        let index = (position & self.mask.get()) as usize;
-        // SAFETY: `index <= mask`, and `over` checked that `keep` contains `mask + 1` slots.
-        let slot = unsafe { self.slots.get().add(index).as_ref() };
+        if position == self.limit.get() || payload.len() > INLINE {
+            return false;
+        }
+        let at = self.next.get();
+        // SAFETY: `next` lies in the ring, and `over` checked that `keep` contains the ring.
+        let slot = unsafe { at.as_ref() };
         slot.body.with_mut(|body| {
             let body = body.cast::<u64>();
             // SAFETY: the body has seven words. This slot belongs to the producer alone until the control word is stored, because
@@ -134,36 +168,43 @@ impl SendRing {
         });
         #[cfg(feature = "test-hooks")]
         crate::hooks::between_write_and_publish();
-        let lap = lap(position, self.shift.get());
+        let control = self.lap.get() | u64::from(head);
         // First: a signal handler that calls `exit` may push, and must not write a published slot again.
         self.position.set(position + 1);
-        slot.control.store(u64::from(lap) << 32 | u64::from(head), Ordering::Release);
+        // SAFETY: `at` lies in the ring, so the result lies in the ring or at its end.
+        let following = unsafe { at.add(1) };
+        if following == self.end.get() {
+            self.lap.set(self.lap.get().wrapping_add(NEXT_LAP));
+            self.next.set(self.slots.get());
+        } else {
+            self.next.set(following);
+        }
+        slot.control.store(control, order::PUBLISH_SLOT);
+        self.prefetch_next();
+        true
     }
 
     /// Prefetches the line of the next slot for writing.
     #[inline(always)]
-    pub(crate) fn prefetch_next(&self) {
-        #[cfg(all(not(loom), target_arch = "x86_64"))]
+    fn prefetch_next(&self) {
+        #[cfg(not(loom))]
         {
-            let index = (self.position.get().wrapping_add(AHEAD) & self.mask.get()) as usize;
-            // SAFETY: the address is inside the ring, and a prefetch reads nothing.
-            unsafe {
-                let at = self.slots.get().add(index).as_ptr();
-                std::arch::asm!("prefetchw [{0}]", in(reg) at, options(nostack, preserves_flags));
-            }
+            // Beyond the end of the ring the prefetch has no effect.
+            let at = self.next.get().as_ptr().wrapping_add(AHEAD);
+            crate::sys::prefetch_for_writing(at.cast());
         }
     }
 
     /// Reads the consumer's position and frees the slots before it.
     pub(crate) fn refresh(&self) -> Result<u64, TailIsNonsense> {
         // SAFETY: `over` took the address from `keep`.
-        let tail = unsafe { self.tail.as_ref() }.load(Ordering::Acquire);
+        let tail = unsafe { self.tail.as_ref() }.load(order::READ_TAIL);
         if tail < self.seen.get() || tail > self.position.get() {
             return Err(TailIsNonsense);
         }
         self.seen.set(tail);
         // If the consumer is still in the previous ring, it has not passed the first slot of this one.
-        let limit = tail.max(self.origin.get()) + self.mask.get() + 1;
+        let limit = tail.max(self.origin.get()) + self.count.get();
         self.limit.set(limit);
         Ok(tail)
     }
@@ -176,7 +217,7 @@ impl SendRing {
     /// Returns the current tail, unchecked: only to detect whether it has moved.
     pub(crate) fn tail_now(&self) -> u64 {
         // SAFETY: `over` took the address from `keep`.
-        unsafe { self.tail.as_ref() }.load(Ordering::Acquire)
+        unsafe { self.tail.as_ref() }.load(order::READ_TAIL)
     }
 
     /// Shuts the ring like [`SendRing::shut`], but temporarily: pass the result to [`SendRing::release`]. Nothing may be pushed
@@ -211,12 +252,17 @@ pub(crate) enum Peek {
 
 /// The consumer's side of a ring.
 pub(crate) struct RecvRing {
+    /// The slot of `position`.
     current: NonNull<Slot>,
-    expected: u32,
-    shift: u32,
-    slots: NonNull<Slot>,
-    mask: u64,
+    /// The lap of `position`, as the high half of a control word.
+    expected: u64,
     position: u64,
+    /// The position from which [`RecvRing::is_due`] holds.
+    due: u64,
+    /// The end of the slots.
+    end: NonNull<Slot>,
+    slots: NonNull<Slot>,
+    count: u64,
     published: u64,
     tail: NonNull<AtomicU64>,
     #[allow(dead_code)] // never read under loom
@@ -224,19 +270,71 @@ pub(crate) struct RecvRing {
 }
 
 impl RecvRing {
+    /// Makes the consumer's side of an unused ring.
+    ///
+    /// # Safety
+    /// As [`SendRing::at`].
+    unsafe fn at(
+        slots: NonNull<Slot>,
+        count: usize,
+        tail: NonNull<AtomicU64>,
+        keep: Keep,
+    ) -> RecvRing {
+        RecvRing {
+            current: slots,
+            expected: lap(0, count as u64),
+            position: 0,
+            due: count as u64 >> 2,
+            // SAFETY: the caller's promise.
+            end: unsafe { slots.add(count) },
+            slots,
+            count: count as u64,
+            published: 0,
+            tail,
+            keep,
+        }
+    }
+
+    /// Returns the next slot's control word.
+    #[inline(always)]
+    fn control(&self) -> &AtomicU64 {
+        // SAFETY: `current` always points into the ring that `keep` holds.
+        &unsafe { self.current.as_ref() }.control
+    }
+
+    /// Reads the next slot's control word, once. Returns its low half if the slot is new.
+    #[inline(always)]
+    pub(crate) fn next_head(&self) -> Option<u32> {
+        let ahead = self.control().load(order::TAKE_SLOT).wrapping_sub(self.expected);
+        // The high half is the expected lap, and the low half is not 0.
+        (ahead.wrapping_sub(1) < u64::from(u32::MAX)).then_some(ahead as u32)
+    }
+
     /// Reads the next slot's control word, once.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Peek {
-        // SAFETY: `current` always points into the ring that `keep` holds.
-        let word = unsafe { self.current.as_ref() }.control.load(Ordering::Acquire);
-        let lap = (word >> 32) as u32;
-        if lap == self.expected && word as u32 != 0 {
-            Peek::Slot(word as u32)
-        } else if word == 0 || lap == self.expected.wrapping_sub(1) {
+        self.classify(self.control().load(order::TAKE_SLOT))
+    }
+
+    /// Interprets a control word.
+    #[inline(always)]
+    fn classify(&self, word: u64) -> Peek {
+        let ahead = word.wrapping_sub(self.expected);
+        if ahead.wrapping_sub(1) < u64::from(u32::MAX) {
+            Peek::Slot(ahead as u32)
+        } else if word == 0 || (ahead >> 32) as u32 == u32::MAX {
             Peek::Empty
         } else {
             Peek::Corrupt
         }
+    }
+
+    /// Returns the word that changes when the next slot is published, and its present value. `None`: the slot is published, or
+    /// corrupt.
+    #[cfg(not(loom))]
+    pub(crate) fn watch(&self) -> Option<(&AtomicU64, u64)> {
+        let word = self.control().load(order::TAKE_SLOT);
+        (self.classify(word) == Peek::Empty).then_some((self.control(), word))
     }
 
     /// Returns the header of the slot that [`RecvRing::peek`] returned.
@@ -268,12 +366,13 @@ impl RecvRing {
     #[inline(always)]
     pub(crate) fn advance(&mut self) {
         self.position += 1;
-        let index = self.position & self.mask;
-        if index == 0 {
-            self.expected = self.expected.wrapping_add(1);
+        // SAFETY: `current` lies in the ring, so the result lies in the ring or at its end.
+        let following = unsafe { self.current.add(1) };
+        self.current = following;
+        if following == self.end {
+            self.current = self.slots;
+            self.expected = self.expected.wrapping_add(NEXT_LAP);
         }
-        // SAFETY: `index <= mask`.
-        self.current = unsafe { self.slots.add(index as usize) };
     }
 
     /// Returns the number of the next slot to consume. After a switch, the number is a multiple of the new ring's size.
@@ -290,15 +389,28 @@ impl RecvRing {
     /// Returns a quarter of the ring: the number of consumed slots after which to publish.
     #[inline(always)]
     pub(crate) fn quarter(&self) -> u64 {
-        (self.mask + 1) >> 2
+        self.count >> 2
+    }
+
+    /// Checks whether the consumed position is to be published: a quarter of the ring is consumed, or [`RecvRing::hurry`] was called
+    /// since.
+    #[inline(always)]
+    pub(crate) fn is_due(&self) -> bool {
+        self.position >= self.due
+    }
+
+    /// Makes [`RecvRing::is_due`] hold until the consumed position is published.
+    pub(crate) fn hurry(&mut self) {
+        self.due = 0;
     }
 
     /// Publishes the consumed position. Payloads of the consumed slots become invalid.
     #[inline]
     pub(crate) fn publish(&mut self) {
         self.published = self.position;
+        self.due = self.position + self.quarter();
         // SAFETY: `over` took the address from `keep`.
-        unsafe { self.tail.as_ref() }.store(self.position, Ordering::Release);
+        unsafe { self.tail.as_ref() }.store(self.position, order::PUBLISH_TAIL);
     }
 }
 
@@ -336,17 +448,8 @@ impl SendRing {
     /// Returns a ring over a part of the mapping; `None` if it does not fit.
     pub(crate) fn over(keep: Keep, layout: Layout) -> Option<SendRing> {
         let (slots, tail) = locate(&keep, layout)?;
-        Some(SendRing {
-            slots: Cell::new(slots),
-            mask: Cell::new(layout.count as u64 - 1),
-            shift: Cell::new(layout.count.trailing_zeros()),
-            position: Cell::new(0),
-            limit: Cell::new(0),
-            origin: Cell::new(0),
-            seen: Cell::new(0),
-            tail,
-            keep,
-        })
+        // SAFETY: `locate` found the slots and the tail in `keep`.
+        Some(unsafe { SendRing::at(slots, layout.count, tail, keep) })
     }
 
     /// Continues in another ring of the same mapping and tail word. Positions continue from the next multiple of the new ring's
@@ -354,9 +457,12 @@ impl SendRing {
     pub(crate) fn switch(&self, layout: Layout) -> bool {
         let Some((slots, _)) = locate(&self.keep, layout) else { return false };
         let origin = next_lap(self.position.get(), layout.count);
+        // SAFETY: `locate` found all of the slots in one mapping.
+        self.end.set(unsafe { slots.add(layout.count) });
         self.slots.set(slots);
-        self.mask.set(layout.count as u64 - 1);
-        self.shift.set(layout.count.trailing_zeros());
+        self.next.set(slots);
+        self.count.set(layout.count as u64);
+        self.lap.set(lap(origin, layout.count as u64));
         self.position.set(origin);
         self.origin.set(origin);
         self.limit.set(origin + layout.count as u64);
@@ -369,28 +475,22 @@ impl RecvRing {
     /// Returns a ring over a part of the mapping; `None` if it does not fit.
     pub(crate) fn over(keep: Keep, layout: Layout) -> Option<RecvRing> {
         let (slots, tail) = locate(&keep, layout)?;
-        Some(RecvRing {
-            current: slots,
-            expected: 1,
-            shift: layout.count.trailing_zeros(),
-            slots,
-            mask: layout.count as u64 - 1,
-            position: 0,
-            published: 0,
-            tail,
-            keep,
-        })
+        // SAFETY: `locate` found the slots and the tail in `keep`.
+        Some(unsafe { RecvRing::at(slots, layout.count, tail, keep) })
     }
 
     /// Continues in another ring like [`SendRing::switch`].
     pub(crate) fn switch(&mut self, layout: Layout) -> bool {
         let Some((slots, _)) = locate(&self.keep, layout) else { return false };
+        // SAFETY: `locate` found all of the slots in one mapping.
+        self.end = unsafe { slots.add(layout.count) };
         self.position = next_lap(self.position, layout.count);
         self.slots = slots;
         self.current = slots;
-        self.mask = layout.count as u64 - 1;
-        self.shift = layout.count.trailing_zeros();
-        self.expected = lap(self.position, self.shift);
+        self.count = layout.count as u64;
+        self.expected = lap(self.position, self.count);
+        // At the latest a quarter of the new ring after the last publication, whose position may lie in the ring before.
+        self.due = self.published + self.quarter();
         true
     }
 }

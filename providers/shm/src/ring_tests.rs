@@ -31,33 +31,18 @@ mod with_loom {
 
     fn sender(keep: Arc<Memory>) -> SendRing {
         let count = keep.slots.len();
-        SendRing {
-            slots: Cell::new(NonNull::from(&keep.slots[0])),
-            mask: Cell::new(count as u64 - 1),
-            shift: Cell::new(count.trailing_zeros()),
-            position: Cell::new(0),
-            limit: Cell::new(count as u64),
-            origin: Cell::new(0),
-            seen: Cell::new(0),
-            tail: NonNull::from(&keep.tail),
-            keep,
-        }
+        let (slots, tail) = (NonNull::from(&keep.slots[0]), NonNull::from(&keep.tail));
+        // SAFETY: all of it lies in `keep`.
+        let ring = unsafe { SendRing::at(slots, count, tail, keep) };
+        ring.limit.set(count as u64);
+        ring
     }
 
     fn receiver(keep: Arc<Memory>) -> RecvRing {
         let count = keep.slots.len();
-        let slots = NonNull::from(&keep.slots[0]);
-        RecvRing {
-            current: slots,
-            expected: 1,
-            shift: count.trailing_zeros(),
-            slots,
-            mask: count as u64 - 1,
-            position: 0,
-            published: 0,
-            tail: NonNull::from(&keep.tail),
-            keep,
-        }
+        let (slots, tail) = (NonNull::from(&keep.slots[0]), NonNull::from(&keep.tail));
+        // SAFETY: all of it lies in `keep`.
+        unsafe { RecvRing::at(slots, count, tail, keep) }
     }
 
     /// Sends 1..=n, and waits whenever the ring is full.
@@ -69,7 +54,7 @@ mod with_loom {
                     thread::yield_now();
                 }
             }
-            ring.push(head(1, 8, 7), i, &(i * 3).to_ne_bytes());
+            let _ = ring.push(head(1, 8, 7), i, &(i * 3).to_ne_bytes());
         }
     }
 
@@ -127,7 +112,7 @@ mod with_loom {
             let producer = thread::spawn(move || {
                 let memory = { shared }.0;
                 let ring = sender(memory.clone());
-                let push = || ring.push(head(1, 0, 7), 1, &[]);
+                let push = || drop(ring.push(head(1, 0, 7), 1, &[]));
                 wake::publish(push, || true, &memory.sleeping)
                     && wake::announce(true, || {}, &memory.sleeping)
             });
@@ -144,7 +129,7 @@ mod with_loom {
         loom::model(|| {
             let memory = memory(1);
             let ring = sender(memory.clone());
-            ring.push(head(1, 8, 7), 1, &3u64.to_ne_bytes());
+            let _ = ring.push(head(1, 8, 7), 1, &3u64.to_ne_bytes());
             let shared = Shared(memory.clone());
             let consumer = thread::spawn(move || {
                 let memory = { shared }.0;
@@ -169,6 +154,7 @@ mod with_memory {
     use std::collections::VecDeque;
     use std::os::fd::AsFd;
     use std::sync::Arc;
+    use std::sync::atomic::Ordering;
 
     fn memory(fastbox: usize) -> Arc<Mapping> {
         let len = channel::memory_len(fastbox);
@@ -192,11 +178,47 @@ mod with_memory {
         let (sender, mut receiver, _) = pair(1024);
         for len in 0..=INLINE {
             let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
-            sender.push(head(1, len, 1), len as u64, &bytes);
+            let _ = sender.push(head(1, len, 1), len as u64, &bytes);
             assert_eq!(receiver.peek(), Peek::Slot(head(1, len, 1)));
             assert_eq!(receiver.header(), len as u64);
             assert_eq!(payload(&receiver, len), bytes);
             receiver.advance();
+            receiver.publish();
+            let _ = sender.refresh().unwrap();
+        }
+    }
+
+    #[test]
+    fn watched_word_of_every_lap_changes_with_the_next_slot() {
+        let (sender, mut receiver, _) = pair(1024);
+        for n in 0..3 * channel::COLD.count as u64 {
+            let (word, seen) = receiver.watch().unwrap();
+            assert_eq!(word.load(Ordering::Relaxed), seen);
+            assert!(sender.push(head(1, 0, 0), n, &[]));
+            assert_ne!(word.load(Ordering::Relaxed), seen, "slot {n}");
+            assert!(receiver.watch().is_none());
+            assert_eq!(receiver.next_head(), Some(head(1, 0, 0)));
+            receiver.advance();
+            assert_eq!(receiver.next_head(), None);
+            receiver.publish();
+            let _ = sender.refresh().unwrap();
+        }
+    }
+
+    #[test]
+    fn consumed_position_is_due_after_a_quarter_or_if_hurried() {
+        let (sender, mut receiver, _) = pair(1024);
+        for round in 0..9 {
+            for n in 0..receiver.quarter() {
+                assert!(!receiver.is_due(), "slot {n} of round {round}");
+                assert!(sender.push(head(1, 0, 0), 0, &[]));
+                receiver.advance();
+            }
+            assert!(receiver.is_due());
+            receiver.publish();
+            assert!(!receiver.is_due());
+            receiver.hurry();
+            assert!(receiver.is_due());
             receiver.publish();
             let _ = sender.refresh().unwrap();
         }
@@ -216,7 +238,7 @@ mod with_memory {
         let cold = channel::COLD.count as u64;
         assert_eq!((receiver.quarter(), receiver.unpublished()), (cold / 4, 0));
         for count in 1..=3 {
-            sender.push(head(1, 0, 1), 0, &[]);
+            let _ = sender.push(head(1, 0, 1), 0, &[]);
             receiver.advance();
             assert_eq!((receiver.position(), receiver.unpublished()), (count, count));
         }
@@ -235,8 +257,8 @@ mod with_memory {
     #[test]
     fn a_tail_that_runs_ahead_or_backwards_is_nonsense() {
         let (sender, _, map) = pair(1024);
-        sender.push(head(1, 0, 0), 0, &[]);
-        sender.push(head(1, 0, 0), 0, &[]);
+        let _ = sender.push(head(1, 0, 0), 0, &[]);
+        let _ = sender.push(head(1, 0, 0), 0, &[]);
         let tail = map.word(channel::TAIL).unwrap();
         tail.store(3, Ordering::Relaxed);
         assert_eq!(sender.refresh(), Err(TailIsNonsense));
@@ -250,10 +272,10 @@ mod with_memory {
     fn nothing_is_written_to_a_full_or_shut_ring() {
         let (sender, _, _) = pair(1024);
         while sender.has_room() {
-            sender.push(head(1, 0, 0), 0, &[]);
+            let _ = sender.push(head(1, 0, 0), 0, &[]);
         }
         assert_eq!(sender.position(), channel::COLD.count as u64);
-        sender.push(head(1, 0, 0), 0, &[]);
+        assert!(!sender.push(head(1, 0, 0), 0, &[]));
         assert_eq!(sender.position(), channel::COLD.count as u64);
     }
 
@@ -303,7 +325,7 @@ mod with_memory {
                     Operation::Push(bytes) => {
                         if sender.has_room() {
                             sent += 1;
-                            sender.push(head(1, bytes.len(), 9), sent, &bytes);
+                            let _ = sender.push(head(1, bytes.len(), 9), sent, &bytes);
                             model.push_back((sent, Some(bytes)));
                         }
                     }
@@ -332,7 +354,7 @@ mod with_memory {
                         if !fast && sender.has_room() {
                             fast = true;
                             sent += 1;
-                            sender.push(head(5, 0, 0), sent, &[]);
+                            let _ = sender.push(head(5, 0, 0), sent, &[]);
                             model.push_back((sent, None));
                             prop_assert!(sender.switch(channel::fast(1 << shift)));
                         }

@@ -18,6 +18,7 @@ use crate::channel::{self, kind, word};
 use crate::copies;
 use crate::hello::{Hello, Id, Record};
 use crate::kept::Word;
+use crate::order;
 use crate::pool::{Chunk, MAX_CHUNK};
 use crate::ring::{INLINE, SendRing, head};
 use crate::shared::Shared;
@@ -169,9 +170,9 @@ impl SendChannel {
     /// Sends a contiguous payload.
     #[inline(always)]
     pub(crate) fn send(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
-        if payload.len() <= INLINE && id <= u32::from(u16::MAX) && self.ring.has_room() {
-            self.push(head(kind::INLINE, payload.len(), id as u16), header, payload);
-            self.ring.prefetch_next();
+        // A payload that is too long for the slot is not sent here; its length may not fit into the head.
+        let head = head(kind::INLINE, payload.len(), id as u16);
+        if id <= u32::from(u16::MAX) && self.push(head, header, payload) {
             return Ok(Posting::Done);
         }
         self.send_slow(id, header, payload)
@@ -185,7 +186,7 @@ impl SendChannel {
         }
         let id = u16::try_from(id).map_err(|_| Status::Invalid)?;
         self.make_room()?;
-        self.push(head(kind::INLINE, payload.len(), id), header, payload);
+        let _ = self.push(head(kind::INLINE, payload.len(), id), header, payload);
         Ok(Posting::Done)
     }
 
@@ -197,7 +198,7 @@ impl SendChannel {
             self.make_room()?;
         }
         let posting = put()?;
-        self.push(head(kind::NOTIFIED, 0, 0), u64::from(word), &[]);
+        let _ = self.push(head(kind::NOTIFIED, 0, 0), u64::from(word), &[]);
         Ok(posting)
     }
 
@@ -301,7 +302,7 @@ impl SendChannel {
         payload[8..].copy_from_slice(&words[1].to_ne_bytes());
         self.flight.borrow_mut().push_back((position, chunk));
         self.flight_bytes.set(self.flight_bytes.get() + chunk.capacity());
-        self.push(head(kind::POOLED, 16, id), header, &payload);
+        let _ = self.push(head(kind::POOLED, 16, id), header, &payload);
         Ok(written)
     }
 
@@ -395,13 +396,14 @@ impl SendChannel {
         Ok(())
     }
 
-    /// Publishes a message in the free slot.
+    /// Publishes a message in the free slot. Returns `false`, and sends nothing, if there is none or the payload is too long.
     #[inline(always)]
-    fn push(&self, head: u32, header: u64, payload: &[u8]) {
-        let push = || self.ring.push(head, header, payload);
-        if wake::publish(push, || self.after.get() != 0, self.sleeping.get()) {
+    fn push(&self, head: u32, header: u64, payload: &[u8]) -> bool {
+        let is_sent = self.ring.push(head, header, payload);
+        if is_sent && wake::publish(|| (), || self.after.get() != 0, self.sleeping.get()) {
             self.after_send();
         }
+        is_sent
     }
 
     /// Does the work that the fast path omits: fence, doorbell, wake-up, switch to a fast box.
@@ -421,7 +423,7 @@ impl SendChannel {
     fn ring_bell(&self) {
         if let Some(bell) = self.bell.get() {
             if let Some(word) = bell.map.word(bell.word) {
-                let _ = word.fetch_or(bell.bit, Ordering::SeqCst);
+                let _ = word.fetch_or(bell.bit, order::RING_BELL);
             }
         }
     }
@@ -454,7 +456,7 @@ impl SendChannel {
         {
             return false;
         }
-        self.ring.push(head(kind, 0, 0), header, &[]);
+        let _ = self.ring.push(head(kind, 0, 0), header, &[]);
         self.announce(true);
         true
     }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
-use tieline_plugin_api::abi::Event;
+use tieline_plugin_api::abi::{Event, Watch};
 use tieline_plugin_api::{Failure, HostHandle, Status, event, event_flags, log_level};
 
 use crate::closer::Closer;
@@ -99,8 +99,8 @@ pub(crate) struct Shared {
     pub(crate) pool_starved: Cell<bool>,
     /// The number of polls.
     pub(crate) round: Cell<u64>,
-    /// Whether something waits for the slow part of a poll.
-    pub(crate) attention: Cell<bool>,
+    /// The time of the slow part of a poll, and the words that stand for polls.
+    pub(crate) due: Due,
     pub(crate) fast_boxes: Cell<u64>,
     pub(crate) notices: RefCell<VecDeque<Notice>>,
     /// The failed endpoints by index, to be reported after the data that their peers had written.
@@ -111,6 +111,74 @@ pub(crate) struct Shared {
     pub(crate) refused: Cell<u64>,
     /// The part that closes connections of other users.
     pub(crate) closer: Closer,
+}
+
+/// The time of the slow part of a poll: it runs when something waits for it, and when the clock is to be read. Until then, the core
+/// may compare the words of the list instead of polling.
+#[derive(Debug)]
+pub(crate) struct Due {
+    /// The number of polls until the slow part.
+    polls: Cell<u32>,
+    /// The number of polls after that until the clock is read. 0: the slow part reads the clock.
+    then: Cell<u32>,
+    /// Whether something waits for the slow part.
+    attention: Cell<bool>,
+    /// The words that the core may compare instead of polling.
+    pub(crate) watch: Watch,
+    /// Whether the core compares words.
+    pub(crate) watches: Cell<bool>,
+}
+
+impl Due {
+    pub(crate) fn new() -> Due {
+        Due {
+            polls: Cell::new(1),
+            then: Cell::new(0),
+            attention: Cell::new(false),
+            watch: Watch::new(),
+            watches: Cell::new(false),
+        }
+    }
+
+    /// Counts a poll, and returns whether it runs the slow part.
+    #[inline(always)]
+    pub(crate) fn count(&self) -> bool {
+        // At least 1: every slow part sets the number anew.
+        self.polls.set(self.polls.get() - 1);
+        self.polls.get() == 0
+    }
+
+    /// Counts polls that the core has left out, and returns whether the slow part is to be run.
+    pub(crate) fn count_more(&self, polls: u32) -> bool {
+        self.polls.set(self.polls.get().saturating_sub(polls));
+        self.polls.get() == 0
+    }
+
+    /// Makes the next poll run the slow part.
+    pub(crate) fn call(&self) {
+        self.attention.set(true);
+        self.watch.clear();
+        self.then.set(self.then.get() + self.polls.replace(1).saturating_sub(1));
+    }
+
+    /// Checks whether something waits for the slow part.
+    pub(crate) fn is_called(&self) -> bool {
+        self.attention.get()
+    }
+
+    /// Begins the slow part. Returns whether the clock is to be read, which sets the number of polls until the next time.
+    pub(crate) fn begin(&self) -> bool {
+        self.attention.set(false);
+        self.watch.clear();
+        let then = self.then.take();
+        self.polls.set(then.max(1));
+        then == 0
+    }
+
+    /// Sets the number of polls until the clock is read again.
+    pub(crate) fn read_clock_in(&self, polls: u32) {
+        if self.attention.get() { self.then.set(polls - 1) } else { self.polls.set(polls) }
+    }
 }
 
 /// A message that the peer has not received.
@@ -137,7 +205,7 @@ impl Notice {
 impl Shared {
     pub(crate) fn notify(&self, event: Event, data: &[u8]) {
         self.notices.borrow_mut().push_back(Notice { event, data: data.into() });
-        self.attention.set(true);
+        self.due.call();
     }
 
     pub(crate) fn endpoint_failed(&self, place: usize, cookie: u64, status: Status, why: &str) {
@@ -145,7 +213,7 @@ impl Shared {
             Event { kind: event::ENDPOINT_FAILED, status: status as i32, cookie, ..Event::empty() };
         let notice = Notice { event, data: why.as_bytes().into() };
         self.failures.borrow_mut().push_back((place, notice));
-        self.attention.set(true);
+        self.due.call();
     }
 
     /// Reports a failed endpoint whose peer received nothing: the messages sent to the peer are returned first.
@@ -169,7 +237,7 @@ impl Shared {
             ..Event::empty()
         };
         failures.push_back((place, Notice { event, data: why.as_bytes().into() }));
-        self.attention.set(true);
+        self.due.call();
     }
 
     /// Grants another fast box, unless the limit is reached.
@@ -184,11 +252,71 @@ impl Shared {
     /// Records that a channel's sender has disconnected, wherever that was noticed.
     pub(crate) fn inbound_ended(&self, index: u32) {
         self.ended.borrow_mut().push(index);
-        self.attention.set(true);
+        self.due.call();
     }
 
     /// Requests that the next poll checks sockets and notices.
     pub(crate) fn call_attention(&self) {
-        self.attention.set(true);
+        self.due.call();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the number of polls until the slow part, each of which stands for `calls` progress calls.
+    fn polls_until_slow(due: &Due, calls: u32) -> u32 {
+        let mut polls = 1;
+        while !(due.count() || (calls > 1 && due.count_more(calls - 1))) {
+            polls += 1;
+        }
+        polls
+    }
+
+    #[test]
+    fn clock_is_read_after_the_same_number_of_calls_with_and_without_a_list() {
+        let due = Due::new();
+        assert_eq!(polls_until_slow(&due, 1), 1);
+        for (calls, polls) in [(1, 64), (16, 4), (64, 1), (1, 64)] {
+            assert!(due.begin(), "the clock is to be read");
+            due.read_clock_in(64);
+            assert_eq!(polls_until_slow(&due, calls), polls, "{calls} calls for each poll");
+        }
+    }
+
+    #[test]
+    fn a_call_brings_the_slow_part_forward_and_leaves_the_clock_to_its_time() {
+        let due = Due::new();
+        assert!(due.count() && due.begin());
+        due.read_clock_in(64);
+        for left in [63, 62, 61] {
+            due.call();
+            due.call();
+            assert!(due.is_called() && due.count());
+            assert!(!due.begin() && !due.is_called(), "it is not time for the clock");
+            assert_eq!(due.polls.get(), left);
+        }
+        assert_eq!(polls_until_slow(&due, 1), 61);
+        assert!(due.begin(), "the clock is to be read");
+        // Something else is to be done before that time.
+        due.call();
+        due.read_clock_in(64);
+        assert!(due.count() && !due.begin());
+        assert_eq!(polls_until_slow(&due, 1), 63);
+    }
+
+    #[test]
+    fn each_call_for_the_slow_part_empties_the_list() {
+        let (due, word) = (Due::new(), std::sync::atomic::AtomicU64::new(0));
+        let empties = |by: &dyn Fn()| {
+            due.watch.set([(&word, 0)]);
+            by();
+            assert!(due.watch.is_empty());
+        };
+        empties(&|| due.call());
+        empties(&|| {
+            let _ = due.begin();
+        });
     }
 }

@@ -1,21 +1,23 @@
-//! The kernel interface: sockets that carry descriptors, epoll, membarrier. Memory files come from a separate crate.
+//! The kernel interface: sockets that carry descriptors, epoll. Memory files come from a separate crate.
 //!
-//! Other unsafe code of this crate is in the ring, in `copies/sys.rs` and in `kept/sys.rs`.
-#![allow(unsafe_code)] // only this file of the crate makes system calls through libc
+//! Other unsafe code of this crate is in the ring, in `sys/processor.rs`, in `copies/sys.rs` and in `kept/sys.rs`.
+#![allow(unsafe_code)] // only this file and its part make system calls through libc
 
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::OnceLock;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+mod processor;
+
+#[cfg(test)]
+pub(crate) use processor::BARRIERS;
+pub(crate) use processor::{asymmetric, membarrier, prefetch_for_writing};
 pub(crate) use tieline_memory_file::{
     Mapping, PAGE, SEAL_WRITERS, backed_len, is_write_sealed, map_peer, map_peer_control,
     memory_file, own_pid, random, reserve, seal, sealed_len,
 };
-use tieline_plugin_api::process::PerProcess;
 use tieline_plugin_api::{Failure, Status};
 
 fn last() -> io::Error {
@@ -26,41 +28,6 @@ fn last() -> io::Error {
 pub(crate) fn user() -> u32 {
     // SAFETY: the call has no preconditions.
     unsafe { libc::geteuid() }
-}
-
-/// Registers this process, or a forked child, and checks whether [`membarrier`] orders the accesses of every registered process.
-pub(crate) fn asymmetric() -> bool {
-    const QUERY: i64 = 0;
-    const GLOBAL_EXPEDITED: i64 = 1 << 1;
-    const REGISTER_GLOBAL_EXPEDITED: i64 = 1 << 2;
-    static KNOWN: PerProcess<OnceLock<bool>> = PerProcess::new();
-    *KNOWN.get_or_init(|| {
-        // SAFETY: membarrier takes numbers only.
-        unsafe {
-            let commands = libc::syscall(libc::SYS_membarrier, QUERY, 0, 0);
-            commands >= 0
-                && commands & (GLOBAL_EXPEDITED | REGISTER_GLOBAL_EXPEDITED)
-                    == GLOBAL_EXPEDITED | REGISTER_GLOBAL_EXPEDITED
-                && libc::syscall(libc::SYS_membarrier, REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0
-        }
-    })
-}
-
-#[cfg(test)]
-thread_local! {
-    /// The number of calls of [`membarrier`] by this thread.
-    pub(crate) static BARRIERS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
-}
-
-/// Executes a full fence in every registered process, if [`asymmetric`] returns true.
-pub(crate) fn membarrier() {
-    #[cfg(test)]
-    BARRIERS.set(BARRIERS.get() + 1);
-    if asymmetric() {
-        // SAFETY: membarrier takes numbers only.
-        let _ = unsafe { libc::syscall(libc::SYS_membarrier, 1i64 << 1, 0, 0) };
-        std::sync::atomic::fence(Ordering::SeqCst);
-    }
 }
 
 // ---- files ----

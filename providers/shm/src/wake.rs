@@ -12,10 +12,12 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use crate::order;
+
 /// Checks whether the sleeper may sleep: sets its notes with [`note`] on every word that publishers read, and then finds no event.
 pub(crate) fn may_sleep(notes: impl FnOnce(), has_news: impl FnOnce() -> bool) -> bool {
     notes();
-    fence(Ordering::SeqCst);
+    fence(order::SLEEPER);
     #[cfg(not(loom))]
     crate::sys::membarrier();
     !has_news()
@@ -31,7 +33,12 @@ pub(crate) fn note(word: &AtomicU64) {
 #[inline(always)]
 pub(crate) fn publish(step: impl FnOnce(), todo: impl FnOnce() -> bool, word: &AtomicU64) -> bool {
     step();
-    todo() || word.load(Ordering::Relaxed) != 0
+    todo() || {
+        // The membarrier of a sleeper orders the processor's accesses. The compiler must not exchange them.
+        #[cfg(not(loom))]
+        std::sync::atomic::compiler_fence(order::PUBLISHER);
+        word.load(Ordering::Relaxed) != 0
+    }
 }
 
 /// Does the steps after a publication: the fence (`full` unless the sleeper provides it), and `tell`. Then it returns whether to
@@ -50,7 +57,7 @@ pub(crate) fn announce(full: bool, tell: impl FnOnce(), word: &AtomicU64) -> boo
 fn pay() {
     #[cfg(all(test, not(loom)))]
     FENCES.set(FENCES.get() + 1);
-    fence(Ordering::SeqCst);
+    fence(order::PUBLISHER);
 }
 
 #[cfg(all(test, not(loom)))]

@@ -19,6 +19,8 @@ pub trait Mechanism: Sized + Send + Sync + 'static {
     const KEYS: Keys;
     /// The length of an interface address, in bytes.
     const ADDRESS_LEN: usize;
+    /// Further memory capabilities of the domain.
+    const MEMORY_CAPS: u64 = 0;
 
     /// A registered region.
     type Region: Send + Sync + 'static;
@@ -71,7 +73,7 @@ pub trait Mechanism: Sized + Send + Sync + 'static {
 pub fn domains<M: Mechanism>(register_ns: f64) -> Vec<DomainInfo> {
     vec![DomainInfo {
         name: M::KEYS.provider.to_string(),
-        caps: memory_caps::REGISTER,
+        caps: memory_caps::REGISTER | M::MEMORY_CAPS,
         max_key_len: M::KEYS.len as u32,
         register_ns,
         register_ns_per_byte: 0.0,

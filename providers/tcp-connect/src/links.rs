@@ -95,6 +95,11 @@ impl Wires {
         self.watch(link);
     }
 
+    /// Checks whether no connection has new data to write.
+    pub(crate) fn is_written(&self) -> bool {
+        self.fresh.is_empty()
+    }
+
     /// Writes the data of every connection that has got new data.
     pub(crate) fn write_fresh(&mut self) {
         for link in std::mem::take(&mut self.fresh) {

@@ -17,6 +17,9 @@ use crate::wire::Arrival;
 /// The limit on reads from one connection per turn, so that the others are served.
 const READS: usize = 4;
 
+/// The number of queries without an event after which nothing is under way: a handshake takes less time.
+pub(crate) const SETTLED: u32 = 256;
+
 const _: () = assert!(MAX_DATAGRAM <= QUEUE);
 
 /// All peers of this connector.
@@ -24,6 +27,9 @@ pub(crate) struct Peers {
     pub(crate) datagrams: Datagrams,
     pub(crate) links: Wires,
     ready: Vec<Ready>,
+    /// The number of queries of the kernel, and the number of the latest ones in a row that found no event.
+    pub(crate) queries: u64,
+    without_event: u32,
     scratch: Vec<u8>,
 }
 
@@ -32,7 +38,14 @@ impl Peers {
         // Idle connections are closed beyond the limit alone, not after a time.
         let datagrams = Datagrams::new(own.clone(), settings.max_wires, Duration::MAX);
         let links = Wires::open(mailbox, own, settings)?;
-        Ok(Peers { datagrams, links, ready: Vec::new(), scratch: vec![0; BATCH] })
+        Ok(Peers {
+            datagrams,
+            links,
+            ready: Vec::new(),
+            queries: 0,
+            without_event: 0,
+            scratch: Vec::new(),
+        })
     }
 
     pub(crate) fn hub(&self) -> &Arc<Hub> {
@@ -50,6 +63,11 @@ impl Peers {
         self.datagrams.send(&mut self.links, address, datagram)?;
         self.settle();
         Ok(())
+    }
+
+    /// Checks whether no connection is being formed, and the last queries of the kernel found nothing.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.without_event >= SETTLED && self.links.dials.is_empty() && self.links.is_written()
     }
 
     /// Makes progress: accepts, advances and closes connections; sends and receives datagrams.
@@ -79,9 +97,13 @@ impl Peers {
             }
             self.links.advance_late(now);
         }
+        self.queries += 1;
+        self.without_event =
+            if ready.is_empty() { self.without_event.saturating_add(1) } else { 0 };
         self.ready = ready;
         while let Some(incoming) = self.mailbox_take() {
             self.welcome(incoming);
+            self.without_event = 0;
         }
         self.settle();
         waited
@@ -125,6 +147,8 @@ impl Peers {
     /// Reads from a connection.
     fn read(&mut self, link: u64) {
         let mut scratch = std::mem::take(&mut self.scratch);
+        // A connector without a connection needs no memory for what arrives.
+        scratch.resize(BATCH, 0);
         for _ in 0..READS {
             if self.datagrams.notices.len() >= WAITING {
                 break;
@@ -164,6 +188,7 @@ impl Drop for Peers {
             self.links.write(link);
             self.handle(LinkEvent::Room { link });
             if let Some(wire) = self.links.wires.remove(&link) {
+                self.scratch.resize(BATCH, 0);
                 wire.leave(&mut self.scratch);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tieline_net::{SharedHub, local_addresses};
+use tieline_net::{SharedHub, check_addresses};
 use tieline_plugin_api::{ConfigDoc, DomainInfo, Failure, HostHandle, Provider, Status};
 
 use crate::config::{Settings, VARIABLES};
@@ -29,7 +29,7 @@ impl Provider for TcpConnect {
     }
 
     fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
-        let _ = local_addresses(&self.settings.net.filter)
+        check_addresses(&self.settings.net.filter)
             .map_err(|why| Failure::new(Status::NoDevice, why))?;
         Ok(vec![DomainInfo {
             name: DOMAIN.into(),

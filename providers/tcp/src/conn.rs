@@ -19,11 +19,12 @@ use crate::shared::Shared;
 use crate::sys;
 use crate::window::Window;
 
-/// The number of a connection's short messages between two polls that are sent immediately, each with its own system call. Later
-/// messages are gathered and sent by the next poll, or earlier if there are many.
+/// The number of a connection's messages between two polls that are sent immediately, each with its own system call. Later
+/// messages of up to `SHORT` bytes are gathered and sent by the next poll, or earlier if there are many. One system call for many
+/// messages costs less, even if each of them is copied once more: the kernel handles a long write as few long packets.
 const AT_ONCE: u32 = 4;
-const SHORT: usize = 512;
-const GATHERED: usize = 16 << 10;
+const SHORT: usize = 16 << 10;
+const GATHERED: usize = 64 << 10;
 
 /// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +85,8 @@ pub(crate) struct ConnectionState {
     pub(crate) queued: Cell<bool>,
     pub(crate) floor: usize,
     pub(crate) timed: Cell<bool>,
+    /// Whether the connection is one of those whose send buffers have memory.
+    pub(crate) is_filled: bool,
     /// Whether data was sent whose answer is not checked yet, and the time of sending.
     pub(crate) expects: Cell<bool>,
     pub(crate) expects_since: Cell<Instant>,
@@ -129,6 +132,7 @@ impl Conn {
             queued: Cell::new(false),
             floor: 0,
             timed: Cell::new(false),
+            is_filled: false,
             expects: Cell::new(false),
             expects_since: Cell::new(Instant::now()),
             since: Instant::now(),
@@ -193,7 +197,30 @@ impl ConnectionState {
         self.submit_later(head, key, payload, gathers)
     }
 
-    /// Checks whether a message is one of many short messages, for which separate system calls are too expensive.
+    /// Submits the frame of a put or get. If another operation follows immediately, the frame is gathered until that operation, or the
+    /// next poll, writes both.
+    pub(crate) fn submit_before(
+        &mut self,
+        is_followed: bool,
+        head: Head,
+        key: Option<&KeyPart>,
+        payload: &[u8],
+    ) -> Result<(), Status> {
+        match is_followed && self.outbox.waiting() < GATHERED {
+            true => self.submit_later(head, key, payload, true),
+            false => self.submit(head, key, payload),
+        }
+    }
+
+    /// Writes frames to the streams. If another operation follows immediately, a few frames wait for it or for the next poll.
+    pub(crate) fn flush_unless(&mut self, is_followed: bool) {
+        match is_followed && self.outbox.waiting() < GATHERED {
+            true => self.call_attention(),
+            false => self.flush(),
+        }
+    }
+
+    /// Checks whether a message is one of many, for which separate system calls are too expensive.
     #[inline]
     fn gathers(&mut self, head: &Head, payload: &[u8]) -> bool {
         if head.kind != Kind::Message || payload.len() > SHORT {
@@ -293,6 +320,7 @@ impl ConnectionState {
         payload: &[u8],
         gathers: bool,
     ) -> Result<(), Status> {
+        self.unflushed = true;
         if !self.outbox.has_room(LONG_HEAD + payload.len()) {
             return Err(Status::Again);
         }

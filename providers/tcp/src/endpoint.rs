@@ -89,7 +89,7 @@ impl StreamEndpoint {
         let ops = inner.ops();
         ops.last_put = number;
         ops.puts.push_back(PutOp { number, cookie, bulk, local, missing: None });
-        inner.flush();
+        inner.flush_unless(is_followed(op));
         Ok(if cookie.is_some() { Posting::Pending } else { Posting::Done })
     }
 
@@ -108,10 +108,15 @@ impl StreamEndpoint {
         }
         let (key, bytes) = (key.part(op.len as u64), &bytes[..op.len]);
         match word {
-            None => inner.submit(head, Some(&key), bytes),
+            None => inner.submit_before(is_followed(op), head, Some(&key), bytes),
             Some(word) => inner.submit_both(head, &key, bytes, Head::notified(head.number, word)),
         }
     }
+}
+
+/// Checks whether another operation follows immediately, so that one system call can write the frames of both.
+fn is_followed(op: &RmaOp<'_>) -> bool {
+    op.flags & op_flags::MORE != 0
 }
 
 /// Checks that the pieces hold the operation's length.
@@ -200,7 +205,7 @@ impl Endpoint for StreamEndpoint {
         }
         let number = ops.last_get.wrapping_add(1);
         let head = Head::bare(Kind::Get, number, op.offset);
-        inner.submit(head, Some(&key.part(op.len as u64)), &[])?;
+        inner.submit_before(is_followed(op), head, Some(&key.part(op.len as u64)), &[])?;
         let ops = inner.ops();
         ops.last_get = number;
         ops.gets.push(GetOp {

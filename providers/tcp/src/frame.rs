@@ -395,4 +395,57 @@ mod tests {
         assert_eq!(word_status(status_word(Ok(()))), Ok(()));
         assert!(word_status(u64::MAX).is_err());
     }
+
+    /// A frame and its key, computed by a separate program.
+    const RECORDED: &str = "02011d7e05000000040302011413121124232221a8aa9bd63837363534333231\
+                            48474645444342415857565554535251646362612c0e7ac57877767574737271";
+
+    #[test]
+    fn recorded_frame_of_another_processor_is_read_and_written() {
+        let byte = |at| u8::from_str_radix(&RECORDED[at..at + 2], 16).unwrap();
+        let bytes: Vec<u8> = (0..RECORDED.len()).step_by(2).map(byte).collect();
+        let key = KeyPart {
+            domain: 0x4142_4344_4546_4748,
+            tag: 0x5152_5354_5556_5758,
+            index: 0x6162_6364,
+            total: 0x7172_7374_7576_7778,
+        };
+        let head = Head {
+            kind: Kind::Put,
+            last: true,
+            len: 5,
+            seq: 0x0102_0304,
+            ack: 0x1112_1314,
+            number: 0x2122_2324,
+            word: 0x3132_3334_3536_3738,
+        };
+        assert_eq!(head.pack_with(&key)[..], bytes);
+        let (first, second) = bytes.split_first_chunk::<HEAD>().unwrap();
+        assert_eq!(Head::parse(first), Ok(head));
+        assert_eq!(KeyPart::parse(second.first_chunk().unwrap()), Ok(key));
+    }
+
+    #[test]
+    fn frame_with_an_integer_in_the_other_byte_order_is_refused() {
+        let byte = |at| u8::from_str_radix(&RECORDED[at..at + 2], 16).unwrap();
+        let bytes: Vec<u8> = (0..RECORDED.len()).step_by(2).map(byte).collect();
+        let reversed = |from: usize, field: core::ops::Range<usize>| {
+            let mut part = *bytes[from..].first_chunk::<HEAD>().unwrap();
+            part[field].reverse();
+            part
+        };
+        for field in [2..4, 4..8, 8..12, 12..16, 16..20, SUM, 24..32] {
+            assert!(Head::parse(&reversed(0, field.clone())).is_err(), "{field:?}");
+        }
+        for field in [0..8, 8..16, 16..20, SUM, 24..32] {
+            assert!(KeyPart::parse(&reversed(HEAD, field.clone())).is_err(), "{field:?}");
+        }
+        // A frame that a peer of the other byte order has written and summed as a whole begins with another constant.
+        let mut all = reversed(0, 0..0);
+        for field in [2..4, 4..8, 8..12, 12..16, 16..20, 24..32] {
+            all[field].reverse();
+        }
+        seal(&mut all);
+        assert!(Head::parse(&all).is_err());
+    }
 }

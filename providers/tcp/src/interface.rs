@@ -64,6 +64,10 @@ impl StreamInterface {
             streams: Cell::new(0),
             attention: RefCell::default(),
             timed: RefCell::default(),
+            filled: RefCell::default(),
+            unwatched: RefCell::default(),
+            #[cfg(test)]
+            watches_none: Cell::new(false),
             expecting: RefCell::default(),
             checked: Cell::new(now),
             probes: Token::default(),
@@ -76,6 +80,8 @@ impl StreamInterface {
             gathered: RefCell::default(),
             pieces: RefCell::default(),
             touch: Touch::default(),
+            #[cfg(test)]
+            copied: Cell::new(0),
             scratch: RefCell::default(),
         };
         let state = State {

@@ -313,6 +313,20 @@ impl ConnectionState {
         }
     }
 
+    /// Asks epoll again to watch a descriptor.
+    pub(crate) fn watch_again(&mut self, number: usize, what: Watched) {
+        let Some(link) = self.links.get(number) else { return };
+        match (what, &link.stream) {
+            (Watched::Stream, Some(stream)) => self.shared.watch_stream(stream, self.index, number),
+            (Watched::Standby, _) if !link.crossing.is_lower() => {
+                for standby in &link.standbys {
+                    self.shared.watch(standby.socket.as_raw_fd(), self.index, number, what);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Advances a dial.
     pub(crate) fn tend_dial(&mut self, number: usize) {
         let now = Instant::now();

@@ -2,6 +2,8 @@
 //! This file has the common parts of the tests.
 
 mod breaking;
+mod buffers;
+mod bulk;
 mod connecting;
 mod hostile;
 mod moving;

@@ -3,6 +3,7 @@
 use crate::conn::ConnectionState;
 use crate::frame::Refused;
 use crate::stream::{Destination, Landing};
+use crate::sys::{self, Piece};
 use tieline_plugin_api::Status;
 
 impl ConnectionState {
@@ -38,4 +39,22 @@ impl ConnectionState {
             Destination::Nowhere => {}
         }
     }
+}
+
+/// Checks whether a system call hit missing memory.
+pub(crate) fn is_fault(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EFAULT)
+}
+
+/// Returns the number of bytes of these pieces before the first byte that cannot be written; 0 if the memory has reappeared.
+#[cold]
+pub(crate) fn first_missing(pieces: &[Piece]) -> usize {
+    let mut before = 0;
+    for piece in pieces {
+        if let Some(at) = sys::first_unwritable(*piece) {
+            return before + at;
+        }
+        before += piece.len();
+    }
+    0
 }

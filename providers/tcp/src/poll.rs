@@ -11,7 +11,7 @@ use crate::config::MOST_VISITS;
 use crate::conn::{Conn, ConnectionState, Phase};
 use crate::link::{Greeting, PURPOSE, turn_away};
 use crate::receive::Read;
-use crate::shared::{HUB, MAILBOX, Notice, Shared, TICK, TIMER};
+use crate::shared::{HUB, MAILBOX, Notice, Shared, TICK, TIMER, token};
 
 /// The maximum number of recently active streams with which polls read without a query of epoll.
 const MAX_HOT: usize = 4;
@@ -288,12 +288,35 @@ impl State {
     }
 
     fn remove(&mut self, conn: &Conn) {
+        if conn.inner.borrow().is_filled {
+            conn.inner.borrow().shared.filled.borrow_mut().retain(|index| *index != conn.index);
+        }
         let _ = self.by_id.remove(&conn.id);
         self.conns[conn.index as usize] = None;
         self.free.push(conn.index);
     }
 
+    /// Treats the descriptors that epoll has refused to watch as ready, and asks epoll again.
+    fn visit_unwatched(&mut self, shared: &Shared) {
+        for (index, number, what) in shared.unwatched.take() {
+            let Some(conn) = self.conn(index) else { continue };
+            conn.inner.borrow_mut().watch_again(number, what);
+            let token = token(index, number, what);
+            self.ready(token, Ready { token, readable: true, writable: true });
+        }
+    }
+
+    /// Frees the memory of the send buffers that are empty.
+    fn free_send_buffers(&self, shared: &Shared) {
+        let mut filled = shared.filled.take();
+        filled.retain(|index| {
+            self.conn(*index).is_some_and(|conn| conn.inner.borrow_mut().free_memory())
+        });
+        shared.filled.borrow_mut().extend(filled);
+    }
+
     pub(crate) fn tick(&mut self, shared: &Shared, now: Instant) {
+        self.visit_unwatched(shared);
         if shared.next_check().is_some_and(|at| now >= at) {
             self.look_for_silence(shared, now);
         }
@@ -332,7 +355,8 @@ impl State {
             self.cool_down(shared, index, number);
         }
         shared.pool.borrow_mut().clear();
-        let ticks = !shared.timed.borrow().is_empty();
+        self.free_send_buffers(shared);
+        let ticks = !shared.timed.borrow().is_empty() || !shared.unwatched.borrow().is_empty();
         let next = if ticks { Some(Instant::now() + TICK) } else { shared.next_check() };
         if next != self.timer_at {
             self.timer.set(next);

@@ -28,7 +28,7 @@ impl Provider for Tcp {
     }
 
     fn domains(&self) -> Result<Vec<DomainInfo>, Failure> {
-        let _ = tieline_net::local_addresses(&self.settings.net.filter)
+        tieline_net::check_addresses(&self.settings.net.filter)
             .map_err(|why| Failure::new(Status::NoDevice, why))?;
         Ok(vec![DomainInfo {
             name: DOMAIN.to_string(),

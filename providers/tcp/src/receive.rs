@@ -9,6 +9,7 @@ use tieline_plugin_api::{Events, Status, access};
 
 use crate::conn::ConnectionState;
 use crate::frame::{ANSWER, HEAD, Head, KeyPart, Kind, LONG_HEAD, Malformed, Refused};
+use crate::missing::{first_missing, is_fault};
 use crate::shared::Shared;
 use crate::stream::{Broke, Destination, Landing};
 use crate::sys;
@@ -21,6 +22,10 @@ const MOST_FRAMES: u32 = 1024;
 /// The numbers of frames and of bytes from which on an acknowledgement is sent after reading.
 const ACK_FRAMES: u32 = 64;
 const ACK_BYTES: usize = 64 << 10;
+
+/// The length of a payload from which on the next head is read alone, so that the next payload needs no copy out of the buffer.
+/// Such a copy takes longer than one more system call.
+const BULK: u32 = 16 << 10;
 
 const OUT_OF_ORDER: Malformed = "a frame out of order";
 
@@ -203,7 +208,12 @@ impl ConnectionState {
             Some(other) => std::os::fd::AsRawFd::as_raw_fd(other),
             None => std::os::fd::AsRawFd::as_raw_fd(&stream.socket),
         };
-        let room = buffer.room();
+        let ahead = buffer.unread().len();
+        let mut room = buffer.room();
+        if stream.is_bulk && stream.landing.is_none() && ahead < LONG_HEAD {
+            let most = room.len().min(LONG_HEAD - ahead);
+            room = &mut room[..most];
+        }
         let (result, wanted) = if direct == 0 && room.is_empty() {
             (Ok(0), 0)
         } else if direct == 0 {
@@ -359,6 +369,7 @@ impl ConnectionState {
             };
             let head = Head::parse(bytes)?;
             if head.kind == Kind::Message {
+                stream.is_bulk = false;
                 let len = head.len as usize;
                 if buffer.unread().len() < HEAD + len {
                     return Ok(Parsed::NeedMore);
@@ -444,6 +455,7 @@ impl ConnectionState {
                 if let Some(stream) =
                     self.links.get_mut(number).and_then(|link| link.stream.as_mut())
                 {
+                    stream.is_bulk = head.len >= BULK;
                     stream.landing = Some(Box::new(landing));
                 }
                 if head.len == 0 {
@@ -511,6 +523,8 @@ impl ConnectionState {
         }
         drop(pin);
         buffer.consume(count);
+        #[cfg(test)]
+        self.shared.copied.set(self.shared.copied.get() + count);
         if let Some(behind) = missing {
             self.give_up_place(&mut landing, behind);
         }
@@ -530,21 +544,4 @@ impl From<Malformed> for Failed {
     fn from(why: Malformed) -> Failed {
         Failed::Malformed(why)
     }
-}
-
-fn is_fault(error: &std::io::Error) -> bool {
-    error.raw_os_error() == Some(libc::EFAULT)
-}
-
-/// Returns the number of bytes of these pieces before the first byte that cannot be written; 0 if the memory has reappeared.
-#[cold]
-fn first_missing(pieces: &[Piece]) -> usize {
-    let mut before = 0;
-    for piece in pieces {
-        if let Some(at) = sys::first_unwritable(*piece) {
-            return before + at;
-        }
-        before += piece.len();
-    }
-    0
 }

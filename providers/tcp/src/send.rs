@@ -97,6 +97,7 @@ impl ConnectionState {
         self.answer();
         self.cut();
         self.expect_answer();
+        self.note_memory();
         let shared = Rc::clone(&self.shared);
         let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) else {
             return Wrote::Unable;
@@ -138,6 +139,21 @@ impl ConnectionState {
                 Wrote::Unable
             }
         }
+    }
+
+    /// Records that the send buffer has memory, which is freed when the process sleeps.
+    fn note_memory(&mut self) {
+        if !self.is_filled && self.outbox.committed() > 0 {
+            self.is_filled = true;
+            self.shared.filled.borrow_mut().push(self.index);
+        }
+    }
+
+    /// Frees the memory of the send buffer if it is empty. Returns whether it has memory.
+    pub(crate) fn free_memory(&mut self) -> bool {
+        self.outbox.trim();
+        self.is_filled = self.outbox.committed() > 0;
+        self.is_filled
     }
 
     /// Fails the operation whose data is missing when it is sent.

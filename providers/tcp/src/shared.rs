@@ -28,7 +28,7 @@ pub(crate) const MAILBOX: u64 = 1;
 pub(crate) const TIMER: u64 = 2;
 const LINK: u64 = 1 << 63;
 
-fn token(index: u32, number: usize, what: Watched) -> u64 {
+pub(crate) fn token(index: u32, number: usize, what: Watched) -> u64 {
     let what = match what {
         Watched::Stream => 0,
         Watched::Dial => 1,
@@ -73,6 +73,13 @@ pub(crate) struct Shared {
     /// The connections that the next poll visits, and those that are visited regularly.
     pub(crate) attention: RefCell<Vec<u32>>,
     pub(crate) timed: RefCell<Vec<u32>>,
+    /// The connections whose send buffers have memory.
+    pub(crate) filled: RefCell<Vec<u32>>,
+    /// The descriptors that epoll has refused to watch, by connection, stream and purpose. They are visited regularly.
+    pub(crate) unwatched: RefCell<Vec<(u32, usize, Watched)>>,
+    /// Whether epoll refuses every descriptor. For tests.
+    #[cfg(test)]
+    pub(crate) watches_none: Cell<bool>,
     /// The connections that wait for an answer of the peer's kernel, and the time of the last check.
     pub(crate) expecting: RefCell<Vec<u32>>,
     pub(crate) checked: Cell<Instant>,
@@ -91,6 +98,9 @@ pub(crate) struct Shared {
     pub(crate) pieces: RefCell<Vec<Piece>>,
     /// The functions that copy from or to memory that may be unmapped.
     pub(crate) touch: Touch,
+    /// The number of payload bytes that were copied from a buffer to their destination.
+    #[cfg(test)]
+    pub(crate) copied: Cell<usize>,
     /// The scratch memory for packing and gathering messages.
     pub(crate) scratch: RefCell<Vec<u8>>,
 }
@@ -161,8 +171,19 @@ impl Shared {
         number: usize,
         what: Watched,
     ) {
-        // A failure is ignored. Dials are also visited regularly.
-        let _ = self.poller.watch(fd, interest, token(index, number, what));
+        let watched = self.poller.watch(fd, interest, token(index, number, what));
+        #[cfg(test)]
+        let watched = if self.watches_none.get() {
+            self.poller.forget(fd);
+            Err(std::io::ErrorKind::OutOfMemory.into())
+        } else {
+            watched
+        };
+        let (place, mut unwatched) = ((index, number, what), self.unwatched.borrow_mut());
+        // Dials are visited regularly in any case.
+        if watched.is_err() && what != Watched::Dial && !unwatched.contains(&place) {
+            unwatched.push(place);
+        }
     }
 
     pub(crate) fn watch(&self, fd: RawFd, index: u32, number: usize, what: Watched) {

@@ -60,6 +60,8 @@ pub(crate) struct Stream {
     /// The beginning of a frame, kept without a buffer until the rest arrives.
     pub(crate) rest: Box<[u8]>,
     pub(crate) landing: Option<Box<Landing>>,
+    /// Whether the last frame had a long payload for memory of the application. The next frame probably has one, too.
+    pub(crate) is_bulk: bool,
     /// The error of a failed send. Data that arrived before the error still has to be read.
     pub(crate) error: Option<io::Error>,
     /// The time at which data last arrived, in ms of the interface's clock.
@@ -85,6 +87,7 @@ impl Stream {
             buffer: None,
             rest: Box::default(),
             landing: None,
+            is_bulk: false,
             error: None,
             last_received_ms: 0,
             silence: Silence::default(),

@@ -5,7 +5,9 @@ use tieline_plugin_api::{dlopen_note, export_provider};
 export_provider!(
     tieline_provider_verbs::Verbs,
     name = "verbs",
-    version = env!("CARGO_PKG_VERSION")
+    version = env!("CARGO_PKG_VERSION"),
+    needs = tieline_provider_verbs::NEEDS,
+    reason = tieline_provider_verbs::MISSING
 );
 
 dlopen_note!(

@@ -329,11 +329,8 @@ pub(crate) mod tests {
             let at = self.0.join(device).join("device");
             fs::create_dir_all(&at).unwrap();
             let _ = fs::remove_file(at.join("driver"));
-            std::os::unix::fs::symlink(
-                format!("../../../bus/pci/drivers/{name}"),
-                at.join("driver"),
-            )
-            .unwrap();
+            let driver = format!("../../../bus/pci/drivers/{name}");
+            std::os::unix::fs::symlink(driver, at.join("driver")).unwrap();
         }
 
         pub(crate) fn gid(&self, port: &str, index: u32, gid: &str, kind: &str) {
@@ -357,6 +354,7 @@ pub(crate) mod tests {
     fn machine_without_rdma_is_reported_in_one_line() {
         let failure = list(Path::new("/nonexistent/infiniband"), "").unwrap_err();
         assert_eq!(failure.text, "no device in /nonexistent/infiniband");
+        assert_eq!(crate::MISSING.replace(CLASS, "/nonexistent/infiniband"), failure.text);
         let class = FakeClass::new("empty");
         assert!(list(&class.0, "").unwrap_err().text.starts_with("no device in "));
     }

@@ -51,6 +51,7 @@ impl VerbsDomain {
             | caps::EVENT_FD
             | caps::NEEDS_POLL
             | caps::TAKES_REGIONS
+            | caps::RMA_LIST
             | caps::NO_EVENT;
         let mut atomics = 0;
         if self.state.has_atomics {

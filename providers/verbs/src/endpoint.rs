@@ -4,7 +4,7 @@ use crate::keys::PackedKey;
 use crate::rc::RcEndpoint;
 use crate::ud::UdEndpoint;
 use tieline_plugin_api::abi::{Atomic, Iov};
-use tieline_plugin_api::{Endpoint, Failure, Packer, Posted, RmaOp, Status};
+use tieline_plugin_api::{Endpoint, Failure, ListOp, Packer, Posted, RmaOp, Status};
 
 /// An endpoint to one peer.
 pub enum VerbsEndpoint {
@@ -70,6 +70,11 @@ impl Endpoint for VerbsEndpoint {
     fn get(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
         let rc = self.rc()?;
         rc.told(rc.get(&key.0, op))
+    }
+
+    fn rma_list(&self, list: &ListOp<'_, RemoteKey>, taken: &mut usize) -> Posted {
+        let rc = self.rc()?;
+        rc.told(rc.rma_list(list, taken))
     }
 
     fn atomic(&self, key: &RemoteKey, op: &Atomic, _result: &mut u64) -> Posted {

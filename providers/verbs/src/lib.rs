@@ -80,6 +80,11 @@ use config::Settings;
 use std::path::Path;
 use tieline_plugin_api::{ConfigDoc, DomainInfo, Failure, HostHandle, Provider, memory_caps};
 
+/// The path that the provider needs: the kernel's list of RDMA devices.
+pub const NEEDS: &str = devices::CLASS;
+/// The reason that the provider has no device without that path.
+pub const MISSING: &str = "no device in /sys/class/infiniband";
+
 /// The provider.
 pub struct Verbs {
     settings: Settings,

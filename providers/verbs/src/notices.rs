@@ -96,17 +96,18 @@ impl<M> Notices<M> {
         }
     }
 
-    /// Reports a failed operation with a text and the device's error number (`header`).
+    /// Reports a failed operation with a text, the device's error number (`header`), and the index of the first failed part of a list
+    /// (`id`).
     pub(crate) fn failed(
         &mut self,
         cookie: u64,
         status: Status,
-        header: u64,
+        (header, id): (u64, u32),
         why: &str,
         events: Option<&mut Events<'_>>,
     ) {
         let (kind, status) = (event::COMPLETION, status as i32);
-        let event = Event { kind, status, header, cookie, ..Event::empty() };
+        let event = Event { kind, status, header, cookie, id, ..Event::empty() };
         self.push(event, Attached::Text(why.as_bytes().into()), events);
     }
 
@@ -208,7 +209,7 @@ mod tests {
         let ((), told) = with_room(8, |events| {
             notices.message(message(2), 22, Some(&mut *events));
             notices.completed(3, Ok(0), Some(&mut *events));
-            notices.failed(4, Status::Io, 0, "why", Some(events));
+            notices.failed(4, Status::Io, (0, 0), "why", Some(events));
         });
         assert_eq!(told, [], "nobody overtakes the first");
         let (more, told) = with_room(3, |events| notices.hand_out(events));

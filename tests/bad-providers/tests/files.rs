@@ -2,8 +2,10 @@
 
 mod common;
 
-use common::{assert_refused, is_found, open, refusal};
+use common::{assert_refused, assert_the_rest_works, is_found, open, open_with, refusal, verdicts};
 use std::fs;
+use tieline::Context;
+use tieline::explain::Verdict;
 use tieline_bad_providers::Directory;
 
 #[test]
@@ -20,6 +22,25 @@ fn a_truncated_file_is_refused_before_dlopen() {
         assert_refused(&context, &format!("cut{n}"), "elf", "", "a truncated file of");
     }
     assert!(is_found(&context, "good"));
+}
+
+#[test]
+fn damaged_file_is_refused_unless_left_out_and_the_next_of_its_name_used() {
+    let (first, second) = (Directory::new(), Directory::new());
+    let mut damaged = fs::read(second.compile("good", &[])).unwrap();
+    // The first section after the empty one claims more bytes than the file has.
+    let sections = u64::from_ne_bytes(damaged[40..48].try_into().unwrap()) as usize;
+    damaged[sections + 64 + 32..sections + 64 + 40].fill(0x7f);
+    let _ = first.write("good", &damaged);
+    match verdicts(&open(&[&first, &second]), "good").as_slice() {
+        [Verdict::Refused { phase, found, .. }, Verdict::Found { .. }, ..] => {
+            assert!(phase == "elf" && found.starts_with("a truncated file of"), "{phase} {found}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let left_out = open_with(&[&first], &[("TIELINE_PROVIDERS", "^good")]);
+    let verdicts = verdicts(&left_out, "good");
+    assert!(matches!(verdicts[..], [Verdict::Filtered { .. }]), "{verdicts:?}");
 }
 
 #[test]
@@ -103,6 +124,44 @@ fn a_provider_that_needs_a_newer_core_is_refused() {
     assert_refused(&open(&[&directory]), "newer", "abi", "a core of provider ABI 1.", "needs 1.9");
 }
 
+/// The file ends every process that loads it.
+#[test]
+fn file_without_its_device_is_loaded_only_if_a_setting_names_it() {
+    let directory = Directory::new();
+    let reason = r#"REASON="there is no device""#;
+    let crash = "CONSTRUCTOR=raise(SIGSEGV)";
+    let _ = directory.compile("absent", &[r#"NEEDS="/nowhere/at/all:/nowhere""#, reason, crash]);
+    let _ = directory.compile("present", &[r#"NEEDS="/nowhere/at/all:/dev/null""#, reason]);
+    let context = open(&[&directory]);
+    match verdicts(&context, "absent").as_slice() {
+        [Verdict::NotUsed { because }] => {
+            assert!(because.starts_with("there is no device; version 1.0.0, /"), "{because}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(is_found(&context, "present"));
+    assert_the_rest_works(&context);
+    for setting in [("TIELINE_PROVIDERS", "absent,shm"), ("TIELINE_ABSENT_LEVEL", "3")] {
+        let named = open_with(&[&directory], &[setting]);
+        assert_refused(&named, "absent", "probe", "run to their end", "was killed by SIGSEGV");
+    }
+    let path = directory.path().display().to_string();
+    let all =
+        Context::builder().set("TIELINE_PROVIDER_PATH", &path).set("TIELINE_PROBE", "nocache");
+    let all = all.load_all_providers(true).open().expect("a context");
+    assert_refused(&all, "absent", "probe", "run to their end", "was killed by SIGSEGV");
+}
+
+#[test]
+fn note_with_relative_path_or_without_a_reason_is_refused() {
+    let directory = Directory::new();
+    let _ = directory.compile("relative", &[r#"NEEDS="dev/null""#, r#"REASON="none""#]);
+    let _ = directory.compile("silent", &[r#"NEEDS="/dev/null""#]);
+    let context = open(&[&directory]);
+    assert_refused(&context, "relative", "note", "absolute paths of at most", "`dev/null`");
+    assert_refused(&context, "silent", "note", "a reason of 1 to 191 bytes", "``");
+}
+
 #[test]
 fn a_note_with_another_name_than_the_files_is_refused() {
     let directory = Directory::new();
@@ -136,7 +195,7 @@ fn a_note_that_ends_early_is_refused() {
     let owner = file.windows(8).position(|bytes| bytes == b"tieline\0").expect("a note");
     file[owner + 8..owner + 10].copy_from_slice(&44u16.to_ne_bytes());
     let _ = directory.write("good", &file);
-    let found = "one that says 44 in a note of 76 bytes";
+    let found = "one that says 44 in a note of 332 bytes";
     assert_refused(&open(&[&directory]), "good", "note", "a record of 76 bytes or more", found);
 }
 

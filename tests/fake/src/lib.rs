@@ -19,6 +19,8 @@
 mod calls;
 mod connector;
 mod files;
+mod key;
+mod lists;
 mod network;
 mod provider;
 mod sys;

@@ -527,8 +527,9 @@ impl State {
     }
 }
 
-/// Writes the completion event of an operation. A failed operation has an error text and a device's error code.
-fn push_end(events: &mut Events<'_>, (cookie, result): (u64, Result<u64, Status>)) {
+/// Writes the completion event of an operation. A failed operation has an error text and a device's error code, and a failed list the
+/// index of its part.
+fn push_end(events: &mut Events<'_>, (cookie, result, id): (u64, Result<u64, Status>, u32)) {
     let Err(status) = result else {
         let _ = events.push_completion(cookie, result);
         return;
@@ -536,5 +537,5 @@ fn push_end(events: &mut Events<'_>, (cookie, result): (u64, Result<u64, Status>
     let (status, header) = (status as i32, crate::FAILED_CODE);
     let (data, len) = (crate::FAILED_WORDS.as_ptr(), crate::FAILED_WORDS.len());
     let kind = event::COMPLETION;
-    let _ = events.push(Event { kind, status, header, data, len, cookie, ..Event::empty() });
+    let _ = events.push(Event { kind, id, status, header, data, len, cookie, ..Event::empty() });
 }

@@ -2,14 +2,15 @@
 
 use crate::calls::{Act, Call, Slot, Verdict};
 use crate::connector::FakeConnector;
+use crate::key::FakeKey;
 use crate::network::{Kind, Op, State};
 use crate::sys::{self, Piece};
 use crate::world::{PATIENCE_OF_A_CALL, World};
 use tieline_plugin_api::abi::{
-    Atomic, EndpointLimits, Iov, KeyParams, ModuleAttr, RegisterParams, fixed,
+    Atomic, EndpointLimits, Iov, KeyParams, ModuleAttr, RegisterParams, Watch, fixed,
 };
 use tieline_plugin_api::{
-    Armed, ConfigDoc, Domain, DomainInfo, Endpoint, Events, Failure, HostHandle, Interface,
+    Armed, ConfigDoc, Domain, DomainInfo, Endpoint, Events, Failure, HostHandle, Interface, ListOp,
     MemoryReport, Packer, Posted, Posting, Provider, Revoked, RmaOp, Status, caps, connects, event,
     memory_caps, op_flags, role,
 };
@@ -82,7 +83,7 @@ impl Drop for FakeDomain {
     }
 }
 
-fn ask(world: &World, lane: usize, interface: usize, slot: Slot) -> Result<(), Status> {
+pub(crate) fn ask(world: &World, lane: usize, interface: usize, slot: Slot) -> Result<(), Status> {
     let call = Call { slot, interface, cookie: 0, id: 0, len: 0, flags: 0, refused: false };
     let verdict = world.state().call(lane, call);
     settled(world, verdict).map(|_| ())
@@ -159,7 +160,7 @@ impl Domain for FakeDomain {
         let (world, lane) = (self.world, self.lane);
         ask(world, lane, usize::MAX, Slot::OpenInterface)?;
         let number = world.state().open_interface(lane);
-        Ok(FakeInterface { world, lane, number })
+        Ok(FakeInterface { world, lane, number, watch: Watch::new() })
     }
 
     fn open_connector(&self, _: &str, _: [u8; 16]) -> Result<FakeConnector, Failure> {
@@ -210,6 +211,7 @@ pub struct FakeInterface {
     world: &'static World,
     lane: usize,
     number: usize,
+    watch: Watch,
 }
 
 impl FakeInterface {
@@ -274,7 +276,12 @@ impl Interface for FakeInterface {
             call();
         }
         self.world.state().poll(self.number, events);
+        self.world.polled(&self.watch, events.len());
         Ok(())
+    }
+
+    fn watch(&self) -> Option<&Watch> {
+        Some(&self.watch)
     }
 
     fn hang_up(&self, peer: u64) -> Result<(), Status> {
@@ -323,58 +330,10 @@ impl Interface for FakeInterface {
 
 /// A connection from one interface to another.
 pub struct FakeEndpoint {
-    world: &'static World,
+    pub(crate) world: &'static World,
     lane: usize,
-    interface: usize,
-    number: usize,
-}
-
-/// An imported key of a peer's registration.
-pub struct FakeKey {
-    world: &'static World,
-    lane: usize,
-    interface: usize,
-    /// The endpoint of the key; `None` if the key serves all endpoints of the interface.
-    endpoint: Option<usize>,
-    region: u64,
-}
-
-impl FakeKey {
-    fn new(
-        world: &'static World,
-        lane: usize,
-        interface: usize,
-        endpoint: Option<usize>,
-        bytes: &[u8],
-    ) -> Result<FakeKey, Failure> {
-        let region = u64::from_le_bytes(bytes.try_into().map_err(|_| Status::KeyRejected)?);
-        let mut state = world.state();
-        if state.memory.get(&region).is_none_or(|memory| memory.lane != lane) {
-            return Err(Failure::new(Status::KeyRejected, "there is no such registration"));
-        }
-        if endpoint.is_some() == (state.lanes[lane].caps & caps::INTERFACE_KEYS != 0) {
-            state.fault("a key was imported where the module does not want it");
-        }
-        state.keys += 1;
-        Ok(FakeKey { world, lane, interface, endpoint, region })
-    }
-}
-
-impl Drop for FakeKey {
-    fn drop(&mut self) {
-        {
-            let mut state = self.world.state();
-            state.keys -= 1;
-            if self.endpoint.is_some_and(|endpoint| !state.endpoints[endpoint].open) {
-                state.fault("a key was dropped after its endpoint");
-            }
-            if !state.interfaces[self.interface].open {
-                state.fault("a key was dropped after its interface");
-            }
-        }
-        let slot = if self.endpoint.is_some() { Slot::DropKey } else { Slot::DropShared };
-        let _ = ask(self.world, self.lane, self.interface, slot);
-    }
+    pub(crate) interface: usize,
+    pub(crate) number: usize,
 }
 
 impl Drop for FakeEndpoint {
@@ -385,7 +344,7 @@ impl Drop for FakeEndpoint {
 }
 
 impl FakeEndpoint {
-    fn call(
+    pub(crate) fn call(
         &self,
         slot: Slot,
         cookie: u64,
@@ -399,7 +358,7 @@ impl FakeEndpoint {
         settled(self.world, verdict)
     }
 
-    fn post(
+    pub(crate) fn post(
         &self,
         state: &mut State,
         key: &FakeKey,
@@ -414,10 +373,29 @@ impl FakeEndpoint {
         state.post(self.number, op, verdict, out)
     }
 
-    fn rma(&self, slot: Slot, key: &FakeKey, op: &RmaOp<'_>, word: Option<u32>) -> Posted {
+    pub(crate) fn rma(
+        &self,
+        slot: Slot,
+        key: &FakeKey,
+        op: &RmaOp<'_>,
+        word: Option<u32>,
+    ) -> Posted {
         let verdict = self.call(slot, op.cookie, 0, op.len, op.flags)?;
-        let pieces: Vec<Piece> = op.iov.iter().map(Piece::local).collect();
         let mut state = self.world.state();
+        let kind = self.checked(&mut state, slot, op, word)?;
+        let op = Op::new(kind, op.cookie, (key.region, op.offset, op.len), op.flags);
+        self.post(&mut state, key, op, verdict, &mut 0)
+    }
+
+    /// Checks a put or get, and returns its kind.
+    pub(crate) fn checked(
+        &self,
+        state: &mut State,
+        slot: Slot,
+        op: &RmaOp<'_>,
+        word: Option<u32>,
+    ) -> Result<Kind, Status> {
+        let pieces: Vec<Piece> = op.iov.iter().map(Piece::local).collect();
         for (iov, piece) in op.iov.iter().zip(&pieces) {
             state.named_as(self.lane, sys::region(iov), *piece);
         }
@@ -440,15 +418,13 @@ impl FakeEndpoint {
         if pieces.iter().map(|piece| piece.len()).sum::<usize>() != op.len {
             state.fault("the pieces of an operation are not as long as it");
         }
-        let kind = match slot {
+        Ok(match slot {
             Slot::Get => Kind::Get { to: pieces },
             _ => {
                 let bytes = pieces.iter().flat_map(|piece| piece.read()).collect();
                 Kind::Put { from: pieces, bytes, word }
             }
-        };
-        let op = Op::new(kind, op.cookie, (key.region, op.offset, op.len), op.flags);
-        self.post(&mut state, key, op, verdict, &mut 0)
+        })
     }
 }
 
@@ -534,6 +510,11 @@ impl Endpoint for FakeEndpoint {
 
     fn get(&self, key: &FakeKey, op: &RmaOp<'_>) -> Posted {
         self.rma(Slot::Get, key, op, None)
+    }
+
+    fn rma_list(&self, list: &ListOp<'_, FakeKey>, taken: &mut usize) -> Posted {
+        let synchronous = self.world.state().lanes[self.lane].caps & caps::SYNCHRONOUS != 0;
+        if synchronous { self.list_now(list, taken) } else { self.list_later(list, taken) }
     }
 
     fn atomic(&self, key: &FakeKey, op: &Atomic, result: &mut u64) -> Posted {

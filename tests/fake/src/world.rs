@@ -3,9 +3,10 @@
 use crate::calls::{Act, Call, Rule, Slot};
 use crate::network::State;
 use crate::{files, sys};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tieline_plugin_api::abi::{Cost, EndpointLimits};
+use tieline_plugin_api::abi::{Cost, EndpointLimits, Watch};
 use tieline_plugin_api::{Status, caps, cost_class, event};
 
 /// A domain with one module, and the behaviour of the module.
@@ -199,6 +200,11 @@ pub struct World {
     pub(crate) stamp: u64,
     pub(crate) process: u32,
     state: Mutex<State>,
+    /// The words that interfaces list, and the number of those that they list.
+    words: [AtomicU64; World::WORDS],
+    listed: AtomicUsize,
+    /// The number of polls of all interfaces.
+    polls: AtomicU64,
     /// The number of threads that have stopped in a call, and whether they may go on.
     stopped: Mutex<(usize, bool)>,
     changed: Condvar,
@@ -210,6 +216,35 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const PATIENCE_OF_A_CALL: Duration = Duration::from_secs(5);
 
 impl World {
+    /// The number of words that interfaces can list, one more than the core accepts.
+    pub const WORDS: usize = 9;
+
+    /// Makes every interface list the first `count` words after a poll without events. The test then changes a word for each event.
+    pub fn list_words(&self, count: usize) {
+        self.listed.store(count, Ordering::Relaxed);
+    }
+
+    /// Changes a word.
+    pub fn change_word(&self, number: usize) {
+        let _ = self.words[number].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of polls of all interfaces so far.
+    #[must_use]
+    pub fn polls(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
+    /// Ends a poll of an interface: counts it, and lists the words.
+    pub(crate) fn polled(&self, watch: &Watch, events: usize) {
+        let _ = self.polls.fetch_add(1, Ordering::Relaxed);
+        watch.clear();
+        if events == 0 {
+            let listed = &self.words[..self.listed.load(Ordering::Relaxed)];
+            watch.set(listed.iter().map(|word| (word, word.load(Ordering::Relaxed))));
+        }
+    }
+
     /// Makes a world with these lanes; `seed` initialises its generator. The world is never freed, because a loaded provider may
     /// access it at any time.
     #[must_use]
@@ -217,7 +252,10 @@ impl World {
         let state = Mutex::new(State::new(seed, lanes));
         let (stopped, changed) = (Mutex::new((0, false)), Condvar::new());
         let (stamp, process) = (crate::STAMP, std::process::id());
-        Box::leak(Box::new(World { stamp, process, state, stopped, changed }))
+        let words = [const { AtomicU64::new(0) }; World::WORDS];
+        let (listed, polls) = (AtomicUsize::new(0), AtomicU64::new(0));
+        let world = World { stamp, process, state, words, listed, polls, stopped, changed };
+        Box::leak(Box::new(world))
     }
 
     /// Returns the settings by which a context finds this world and no other device.

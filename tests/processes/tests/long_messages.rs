@@ -16,7 +16,8 @@ const SHM: &str = "TIELINE_PROVIDERS=shm,shm-cma";
 const EMULATED: &str = "TIELINE_PROVIDERS=shm";
 const TCP: &str = "TIELINE_PROVIDERS=tcp,tcp-connect";
 
-fn pairs() -> impl Iterator<Item = (Node, Node)> {
+/// Starts two connected processes over each of the transports.
+pub(crate) fn pairs() -> impl Iterator<Item = (Node, Node)> {
     let folder = built::folder(&built::TCP);
     if let Err(reason) = &folder {
         println!("    skipped: over tcp: {reason}");

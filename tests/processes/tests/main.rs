@@ -5,6 +5,7 @@ mod connecting;
 mod containers;
 mod diagnosis;
 mod faults;
+mod following;
 mod forks;
 mod hostile_shm;
 mod hosts;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
             connecting::TESTS,
             links::TESTS,
             long_messages::TESTS,
+            following::TESTS,
             jobs::TESTS,
             settings::TESTS,
             out_of_band::TESTS,

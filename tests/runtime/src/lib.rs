@@ -26,7 +26,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tieline::{
     Context, Endpoint, Error, Job, KeptMessage, Message, Outcome, PeerId, PostError, Region,
-    Rendezvous, Status, Worker,
+    Rendezvous, SendOptions, Status, Worker,
 };
 use tieline_tag::{Arrival, Matcher, Pattern, Post, ReceiveId};
 
@@ -220,7 +220,11 @@ impl Runtime {
 
     fn send_part(&self, peer: &Endpoint, tag: u64, part: Part<'_>) -> Result<Sending, Error> {
         let pieces = [(&**part.0, part.1)];
-        let sent = self.posted(|| peer.send_regions(MESSAGE, tag, &pieces))?;
+        let how = match pieces[0].1.len() > peer.eager_limit()? {
+            true => SendOptions::new().rendezvous(),
+            false => SendOptions::new(),
+        };
+        let sent = self.posted(|| peer.send_regions_with(MESSAGE, tag, &pieces, &how))?;
         self.sending(&sent)
     }
 

@@ -1,10 +1,12 @@
-//! Code that tests and their runners share: time limits, reports of waits, bounded wait loops, provider files, and libfabric.
+//! Code that tests and their runners share: time limits, reports of waits, bounded wait loops, provider files,
+//! libfabric, and litmus tests.
 //!
 //! The crate has no dependencies, so that test runners can use it before other crates are built.
 
 pub mod built;
 pub mod hang;
 pub mod libfabric;
+pub mod litmus;
 mod sys;
 mod wait;
 

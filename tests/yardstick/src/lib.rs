@@ -43,16 +43,22 @@ impl Declared {
         let lines = || texts.iter().flat_map(|text| text.lines());
         Declared {
             records: lines().filter(|line| line.starts_with("#[repr(")).count(),
-            fields: lines().filter(|line| line.starts_with("    pub(crate) ")).count(),
+            fields: lines().filter(|line| is_field(line)).count(),
             constants,
         }
     }
 }
 
+fn is_field(line: &str) -> bool {
+    line.starts_with("    pub(crate) ") || line.starts_with("    pub ")
+}
+
 /// Returns the constants outside of `numbers!`, for which `build.rs` writes no comparison.
 pub fn other_constants<'t>(texts: &[&'t str]) -> Vec<&'t str> {
     let lines = texts.iter().flat_map(|text| text.lines());
-    let constants = lines.filter_map(|line| line.strip_prefix("pub(crate) const "));
+    let is_constant =
+        |line: &'t str| line.strip_prefix("pub(crate) const ").or(line.strip_prefix("pub const "));
+    let constants = lines.filter_map(is_constant);
     let values = constants.filter(|rest| !rest.starts_with("fn "));
     values.filter_map(|rest| rest.split(':').next()).collect()
 }

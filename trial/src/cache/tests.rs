@@ -51,6 +51,56 @@ fn an_answer_is_remembered_for_that_state_of_the_file() {
 }
 
 #[test]
+fn answers_are_looked_up_by_their_keys_and_the_last_one_applies() {
+    let place = Place::new("answers");
+    let yes = Answer { fault: None, at: 5 };
+    let no = |at| Answer { fault: Some(format!("since {at}")), at };
+    let file = FileKey([1, 2, 3, 4, 5, 6, 7]);
+    let (own, used) = (Key::from(file), Key::of(file, "device"));
+    let other = Key::from(FileKey([1, 2, 3, 4, 5, 6, 77]));
+    assert_eq!(place.cache().answers().valid(&own, 9), None, "there is no file");
+    place.cache().add(&used, &no(7));
+    place.cache().add(&other, &yes);
+    let mut answers = place.cache().answers();
+    let found =
+        |answers: &mut Answers, now| [&own, &used, &other].map(|key| answers.valid(key, now));
+    assert_eq!(found(&mut answers, 9), [None, Some(no(7)), Some(yes.clone())]);
+    assert_eq!(found(&mut answers, 6), [None, None, Some(yes.clone())], "from the future");
+    answers.add(&own, &no(8));
+    answers.add(&own, &yes);
+    assert_eq!(found(&mut answers, 9)[0], Some(yes.clone()));
+    // The file ends without an end of line, and begins with lines of another program.
+    fs::write(place.file(), "1 2 3 4 5 6 7\n1 2 3 4 5 6 7 8\n1 2 3 4 5 6 77 5 starts").unwrap();
+    let mut answers = place.cache().answers();
+    answers.add(&used, &yes);
+    assert_eq!(found(&mut answers, 9), [None, Some(yes.clone()), Some(yes)]);
+}
+
+#[test]
+fn answers_of_other_keys_are_dropped_and_read_again_when_asked_for() {
+    let place = Place::new("dropped");
+    let key = |n| Key::from(FileKey([n, 2, 3, 4, 5, 6, 7]));
+    let answer = |at| Answer { fault: Some(format!("since {at}")), at };
+    for n in 1..100 {
+        place.cache().add(&key(n), &answer(5));
+    }
+    let mut answers = place.cache().answers();
+    let whole = answers.lines.len();
+    assert!(!answers.lacks(&key(7)));
+    assert_eq!((answers.valid(&key(7), 9), answers.valid(&key(0), 9)), (Some(answer(5)), None));
+    answers.add(&key(0), &answer(6));
+    answers.keep_asked();
+    assert!(answers.lines.len() * 20 < whole, "{}", answers.lines);
+    assert_eq!([7, 0, 8].map(|n| answers.lacks(&key(n))), [false, false, true]);
+    let kept = |answers: &mut Answers| [7, 0].map(|n| answers.valid(&key(n), 9));
+    assert_eq!(kept(&mut answers), [Some(answer(5)), Some(answer(6))]);
+    answers.fill_up(place.cache().answers());
+    assert!(!answers.lacks(&key(8)));
+    assert_eq!(answers.valid(&key(8), 9), Some(answer(5)));
+    assert_eq!(kept(&mut answers), [Some(answer(5)), Some(answer(6))]);
+}
+
+#[test]
 fn a_cache_that_others_can_write_is_not_believed() {
     let place = Place::new("writable");
     let mine = key(&place.0);

@@ -2,15 +2,17 @@
 
 /// Items whose C names are derived from the Rust names by [`super::c_name`]. Handles are opaque structs.
 const NAMES: &str = "ContextHandle WorkerHandle EndpointHandle RegionHandle KeyHandle CounterHandle KeptHandle \
-    AnnouncementHandle PointerHandle WakerHandle JobHandle NameCallHandle Setting ContextParams How Piece MessageFn \
-    EndpointFailureFn NotificationFn PeerFailureFn PeerLeftFn Limits KeyInfo Counters Counted Completed Exchange TakeFn JobPlace \
+    AnnouncementHandle AcknowledgementHandle ListHandle PointerHandle WakerHandle JobHandle NameCallHandle Setting ContextParams WorkerParams How Piece MessageFn \
+    EndpointFailureFn NotificationFn PeerFailureFn PeerLeftFn Limits KeyInfo Counters Counted Completed Followed Exchange TakeFn JobPlace \
     DatagramFn";
 
 /// Items with other names in C.
-const OTHERS: [(&str, &str); 3] = [
+const OTHERS: [(&str, &str); 5] = [
     ("Failure", "tieline_error"),
     ("ArrivedMessage", "tieline_message"),
     ("CBlocks", "tieline_blocks"),
+    ("CDescriptor", "tieline_descriptor"),
+    ("SendWith", "tieline_send_options"),
 ];
 
 /// Generates the complete header of the C library.
@@ -39,8 +41,8 @@ fn items() -> String {
 /// The exported items in reading order, as files of `capi/src/abi`.
 #[rustfmt::skip]
 const ORDER: &[&str] = &[
-    "numbers", "error", "context", "worker", "endpoint", "message", "peers", "memory", "put",
-    "strided", "atomic", "names", "how", "completion", "counter", "wait", "look", "job", "wireup",
+    "numbers", "error", "context", "worker", "endpoint", "message", "headed", "peers", "memory", "put",
+    "raw", "strided", "list", "atomic", "names", "how", "completion", "counter", "notice", "wait", "look", "job", "wireup",
 ];
 
 const HEAD: &str = r#"/*
@@ -80,12 +82,17 @@ mod tests {
 
     /// Records with addresses, and the rule by which the library never follows the address after it has become invalid. A caller
     /// can copy all of them.
-    const ADDRESSES: [(&str, &str, Rule); 8] = [
+    const ADDRESSES: [(&str, &str, Rule); 13] = [
         ("tieline_error", "what why fix setting", Rule::Text),
         ("tieline_setting", "name value", Rule::Callers),
         ("tieline_context_params", "settings", Rule::Callers),
         ("tieline_how", "counter", Rule::Number),
+        ("tieline_followed", "requests numbers", Rule::Callers),
+        ("tieline_followed", "counter", Rule::Number),
         ("tieline_piece", "region", Rule::Number),
+        ("tieline_send_options", "header_bytes", Rule::Callers),
+        ("tieline_descriptor", "region key", Rule::Number),
+        ("tieline_descriptor", "memory", Rule::Operations),
         ("tieline_message", "payload", Rule::Text),
         ("tieline_message", "reserved reserved_worker", Rule::Number),
         ("tieline_exchange", "user allgather publish lookup barrier", Rule::Callers),
@@ -100,6 +107,8 @@ mod tests {
         /// The library follows the address only in the call to which the record was passed: the address is that of the caller's own
         /// memory or function.
         Callers,
+        /// The address is that of the caller's memory, which the caller keeps until the operations with it have ended.
+        Operations,
         /// The address is a number that is looked up and never followed.
         Number,
     }
@@ -135,7 +144,7 @@ mod tests {
             found.extend(addresses(body).iter().map(|member| format!("{name}.{member}")));
         }
         let listed = ADDRESSES.iter().flat_map(|(name, members, rule)| {
-            let (Rule::Text | Rule::Callers | Rule::Number) = rule;
+            let (Rule::Text | Rule::Callers | Rule::Operations | Rule::Number) = rule;
             members.split(' ').map(move |member| format!("{name}.{member}"))
         });
         let mut listed: Vec<String> = listed.collect();

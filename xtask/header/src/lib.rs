@@ -265,14 +265,23 @@ struct tieline_note {
  * The name is the one in the file's name (libtieline_verbs.so), with '-' for '_': a-z, 0-9 and '-', at most 31 bytes. The version
  * is a semantic version. The flags are TIELINE_NOTE_*; a provider in C has none. A provider that needs an addition of a later minor
  * states that minor with TIELINE_PROVIDER_NOTE_FOR("verbs", "1.2.0", 0, 3): older cores refuse it, and report that as the reason.
+ *
+ * A provider without a device on most machines names the absolute paths of which it needs one, separated by ':':
+ *
+ *     TIELINE_PROVIDER_NOTE_NEEDING("mine", "1.0.0", 0, 0, "/dev/mine0:/dev/mine1", "there is no /dev/mine0 or /dev/mine1");
+ *
+ * If there is none, the core does not load the file, and reports the reason. A core of 1.0 ignores the paths. If a setting names the
+ * provider, every core loads the file.
  */
 #define TIELINE_PROVIDER_NOTE(name_, version_, flags_) TIELINE_PROVIDER_NOTE_FOR(name_, version_, flags_, 0)
 #define TIELINE_PROVIDER_NOTE_FOR(name_, version_, flags_, min_core_minor_) \
+    TIELINE_PROVIDER_NOTE_NEEDING(name_, version_, flags_, min_core_minor_, "", "")
+#define TIELINE_PROVIDER_NOTE_NEEDING(name_, version_, flags_, min_core_minor_, paths_, reason_) \
     __attribute__((section(TIELINE_NOTE_SECTION), used, aligned(4))) \
     static const struct tieline_note tieline_provider_note = { \
         sizeof TIELINE_NOTE_OWNER, sizeof(struct tieline_note_desc), TIELINE_NOTE_TYPE, TIELINE_NOTE_OWNER, \
         { sizeof(struct tieline_note_desc), 1, TIELINE_ABI_MAJOR, TIELINE_ABI_MINOR, min_core_minor_, flags_, \
-          name_, version_ } \
+          name_, version_, paths_, reason_ } \
     }
 
 /* The symbol that a provider exports: fills `out`, whose `size` the core has set. Returns 0 or a negative status.

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const FOLDERS: [&str; 2] = ["core/examples", "tests/runtime/examples"];
-/// The examples that are measured and not run as jobs: see [`super::instructions`] and `cargo xtask bench`.
-const NO_JOBS: [&str; 2] = ["instructions", "tags"];
+/// The examples that are measured and not run as jobs: see [`super::instructions`] and `cargo xtask bench`; `lists` starts its own child.
+const NO_JOBS: [&str; 3] = ["instructions", "lists", "tags"];
 
 /// A script that starts each rank by hand, the first rank last. `$0` is the program, `$1` the number of ranks.
 const BY_HAND: &str = "rank=$1; pids=; while [ $rank -gt 0 ]; do rank=$((rank - 1)); \

@@ -142,7 +142,7 @@ fn in_c() -> Outcome<Subject> {
         c_programs::compiled_with(&c_library::link("release")?, &source, false, &["-O2"])?;
     Ok(Subject {
         program,
-        cases: words("c_post c_poll c_put c_fetch_add"),
+        cases: words("c_post c_poll c_put c_raw_put c_raw_get c_fetch_add"),
         told: |command, case, times| {
             let _ = command.args([case, &times.to_string()]);
         },

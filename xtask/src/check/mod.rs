@@ -12,10 +12,11 @@ mod kit;
 mod least;
 mod licences;
 mod memory;
+mod nixl;
 mod oldest;
 mod open_mpi;
 pub(crate) mod prose;
-mod python;
+pub(crate) mod python;
 mod quotes;
 mod rules;
 mod statics;
@@ -115,7 +116,9 @@ const CHECKS: &[Check] = &[
     ),
     ("the Python module, over the C library", 5, When::Test, Built(python::check)),
     ("a vendor's provider, from what is installed alone", 10, When::Test, Built(kit::check)),
-    ("an unmodified Open MPI over the C library", 10, When::Test, Built(open_mpi::run)),
+    ("the plug-in for NIXL, under an unmodified wheel", 10, When::Test, Built(nixl::check)),
+    ("an unmodified Open MPI over the libfabric provider", 10, When::Test, Built(open_mpi::run)),
+    ("an unmodified MPICH over the libfabric provider", 30, When::Test, Built(open_mpi::mpich)),
     ("examples, each as a job of processes", 15, When::Test, Built(examples::run)),
     (
         "mutants of the examples, which the conformance suite has to find",
@@ -155,6 +158,12 @@ const CHECKS: &[Check] = &[
         20,
         When::All,
         Alone(oldest::check),
+    ),
+    (
+        "unit tests under emulation of 64-bit Arm",
+        20,
+        When::All,
+        Alone(crate::package::emulated_unit_tests),
     ),
     (
         "the lab: RDMA drivers and several hosts",

@@ -60,6 +60,14 @@ pub(super) fn copy(from: &Path, to: &Path) -> Outcome {
     on(from, std::fs::copy(from, to).map(|_| ()))
 }
 
+/// Copies all files of a directory into another one.
+pub(super) fn copied(from: &Path, to: &Path) -> Outcome {
+    files(from)?.iter().try_for_each(|file| {
+        let name = file.strip_prefix(from).unwrap_or(file);
+        copy(file, &to.join(name))
+    })
+}
+
 pub(crate) fn files(folder: &Path) -> Outcome<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in entries(folder)? {

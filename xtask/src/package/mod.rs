@@ -1,27 +1,37 @@
 //! `cargo xtask package`: makes the packages for distributions.
 //!
 //! `deb` makes Debian packages in `target/packages/deb`, `rpm` makes rpms, and `stage` makes the tree from which both are made.
-//! `source` makes the Debian source package. `test` tests packages in clean roots. docs/packaging.md describes the contents of
-//! each package, with the reasons.
+//! `source` makes the Debian source package, `wheel` the Python module with the library, and `nixl` the backend for NIXL. `test`
+//! tests packages in clean roots. docs/packaging.md describes the contents of each package, with the reasons.
 
+mod arm;
 mod build;
+mod crates;
+mod cross;
 mod deb;
+mod emulated;
+mod nixl;
 mod notices;
+mod release;
+mod roots;
 mod rpm;
 mod source;
 mod stage;
 mod test;
+mod wheel;
 
 use crate::check::closing_line;
 use crate::sh::{self, Outcome};
+pub(crate) use arm::selected as emulated_unit_tests;
 pub(crate) use build::{emptied, files};
+pub(crate) use roots::unpacked as clean_root;
 pub(crate) use source::{known_to_git, vendor};
 pub(crate) use stage::crate_for_providers;
 use std::path::Path;
 use std::time::Duration;
-pub(crate) use test::unpacked as clean_root;
 
-const USAGE: &str = "cargo xtask package deb | rpm | source | test [bookworm|trixie|rpm|source...] | stage LIBDIR FOLDER";
+const USAGE: &str = "cargo xtask package deb [--arch ARCHITECTURE] | rpm | source | wheel | nixl | crates | \
+                     test [bookworm|trixie|rpm|source|distribution|arm64...] | stage LIBDIR FOLDER";
 
 /// The time limit. The code is compiled for each library directory, and again from the source package, which takes hours on a busy
 /// machine.
@@ -37,11 +47,22 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
     sh::within(LIMIT, || obey(words))
 }
 
+/// Lays out a release (`cargo xtask release`).
+pub(crate) fn release(words: &[&str]) -> Outcome {
+    sh::within(LIMIT, || release::run(words))
+}
+
 fn obey(words: &[&str]) -> Outcome {
     match words {
         ["deb"] => deb::make(deb::VERSION).map(|packages| deb::show(&packages)),
+        ["deb", "--arch", architecture] => {
+            cross::make(architecture).map(|packages| deb::show(&packages))
+        }
         ["rpm"] => rpm::make().map(|packages| deb::show(&packages)),
         ["source"] => source::make(&source::folder()).map(|files| deb::show(&files)),
+        ["wheel"] => wheel::make(),
+        ["nixl"] => nixl::make(),
+        ["crates"] => crates::make().map(|crates| deb::show(&crates)),
         ["stage", libdir, folder] => stage::make(libdir, Path::new(folder)).map(|tree| {
             println!("what packages are made of is in {}", tree.display());
         }),

@@ -1,5 +1,6 @@
 //! Collects the licences of all code that is linked into the binaries: each crate with its licences, and each text once.
 
+use crate::foreign;
 use crate::sh::{self, Outcome, capture, cargo, entries, name_of, read, root};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,14 +14,12 @@ const OTHERS: &str = "packaging/licences";
 /// The file for the standard library, which is linked but is no crate of cargo.
 const STANDARD: &str = "rust-std";
 
-const PLATFORM: &str = "x86_64-unknown-linux-gnu";
-
 /// Returns the text of `NOTICES` for the crates that these packages of the workspace link.
 pub(super) fn text(packages: &[String]) -> Outcome<String> {
     let linked = linked(packages)?;
     let mut crates = String::new();
     let mut texts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for package in sh::packages(&["--locked", "--filter-platform", PLATFORM])? {
+    for package in sh::packages(&["--locked", "--filter-platform", &foreign::triple()])? {
         let word = |field: &str| package[field].as_str().unwrap_or("");
         if !linked.contains(&format!("{} v{}", word("name"), word("version"))) {
             continue;
@@ -53,7 +52,8 @@ pub(super) fn text(packages: &[String]) -> Outcome<String> {
 /// Returns the crates that are linked into a binary, as `name vVERSION`; crates of this workspace also have a path. Macros, and
 /// crates for tests or builds, are excluded, because they are not linked.
 fn linked(packages: &[String]) -> Outcome<BTreeSet<String>> {
-    let args = ["tree", "--locked", "--edges", "normal,no-proc-macro", "--target", PLATFORM];
+    let target = foreign::triple();
+    let args = ["tree", "--locked", "--edges", "normal,no-proc-macro", "--target", &target];
     let mut tree = cargo(&args);
     let _ = tree.args(["--prefix", "none", "--no-dedupe", "--format", "{p}"]);
     for package in packages {

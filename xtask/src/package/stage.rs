@@ -1,6 +1,7 @@
 //! Makes the staged tree from which packages are made, with the paths of the installation.
 
 use super::{build, notices};
+use crate::foreign;
 use crate::install::PROVIDERS;
 use crate::sh::{
     Outcome, bytes, capture, cargo, command, make_folder, name_of, on, root, target, write,
@@ -77,11 +78,17 @@ impl Tree<'_> {
     }
 
     fn with_the_tool(&self) -> Outcome {
-        let tieline = self.0.join("usr/bin/tieline");
+        let (tieline, providers) = match foreign::is_foreign() {
+            true => {
+                let built = target().join("packages/build/debug");
+                (built.join("tieline"), built)
+            }
+            false => (self.0.join("usr/bin/tieline"), self.providers()?),
+        };
         // The variables select the packaged providers, and exclude settings and providers of this machine. The environment takes
         // precedence over configuration files, and staged files are found before installed ones.
         let mut settings = command(&tieline, &["config", "--file"]);
-        let settings = settings.env_clear().env("TIELINE_PROVIDER_PATH", self.providers()?);
+        let settings = settings.env_clear().env("TIELINE_PROVIDER_PATH", providers);
         let settings = settings.env("TIELINE_PROVIDERS", CONFIGURED.join(","));
         let text = capture(settings.env("TIELINE_STRICT", "0"))?;
         let mut owners = owners(&text);
@@ -103,8 +110,11 @@ impl Tree<'_> {
     }
 
     fn notices(&self) -> Outcome {
-        let mut linked = vec!["tieline-tools".to_owned(), "tieline-capi".to_owned()];
+        let crates = ["tieline-tools", "tieline-capi", "tieline-libfabric"];
+        let mut linked = crates.map(str::to_owned).to_vec();
         linked.extend(PROVIDERS.map(|provider| format!("tieline-provider-{provider}-plugin")));
+        let libfabric = root().join("integrations/libfabric-abi/NOTICE");
+        self.put(&libfabric, "/usr/share/doc/tieline/NOTICE.libfabric", 0o644)?;
         self.write("/usr/share/doc/tieline/NOTICES", notices::text(&linked)?.as_bytes(), 0o644)
     }
 
@@ -138,7 +148,8 @@ pub(crate) fn crate_for_providers(folder: &Path) -> Outcome {
     for file in build::files(&place)? {
         let name = name_of(&file);
         // Each distribution has its own place for the texts of licences.
-        let other = ["Cargo.lock", "Cargo.toml.orig", ".cargo_vcs_info.json"].contains(&&*name);
+        let other = ["Cargo.lock", "Cargo.toml.orig", ".cargo_vcs_info.json", "README.md"]
+            .contains(&&*name);
         let done = match other || name.starts_with("LICENSE") {
             true => std::fs::remove_file(&file),
             false => std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)),

@@ -3,10 +3,11 @@
 //! mmdebstrap makes a root once, and an archive of it is kept in `target/packages/roots`. A test unpacks the root again, and steps
 //! of `packaging/test` run in it, in order: a step is a shell script whose first line describes it.
 
-use super::{build, deb, rpm, source, there};
+use super::roots::{self, Root, unpacked};
+use super::{arm, build, deb, rpm, source, there};
 use crate::check::Count;
 use crate::sh::{
-    self, Outcome, bytes, command, is_root, listened, make_folder, name_of, on, root, target, which,
+    self, Outcome, bytes, command, is_root, listened, make_folder, name_of, on, root, target,
 };
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,14 +15,14 @@ use std::process::Command;
 /// The Debian releases in which packages are tested: the packages are made for bookworm, and newer releases must install them.
 const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 
-/// The packages that the steps need in a root: the tools of a provider's author, and programs that inspect files.
-const INCLUDE: &str = "build-essential,debhelper,pkg-config,iproute2,rpm";
-
 /// The release of the root in which the source package is built: the oldest one whose compiler suffices.
 const BUILDS: &str = "trixie";
 const COMPILER: &str = "cargo,rustc";
 
-const ARCHIVE: &str = "http://deb.debian.org/debian";
+/// The packages of Debian with the crates that the released packages use.
+const DEBIANS_CRATES: &str = "librust-clap-dev,librust-clap-complete-dev,librust-clap-mangen-dev,librust-hmac-dev,librust-libc-dev,\
+                              librust-libloading-dev,librust-once-cell-dev,librust-semver-dev,librust-serde-dev,\
+                              librust-serde-json-dev,librust-sha2-dev,librust-socket2-dev,librust-toml-dev";
 
 /// Runs the tests, or those that are named: a release, `rpm`, or `source`.
 pub(crate) fn run(named: &[&str]) -> Count {
@@ -40,11 +41,19 @@ pub(crate) fn run(named: &[&str]) -> Count {
     if is_wanted("source") {
         count.add(sources().into());
     }
+    if is_wanted("distribution") {
+        let with = format!("{COMPILER},{DEBIANS_CRATES}");
+        count.add(all_inside("distribution", unpacked(BUILDS, &with), &[], "distribution", None));
+    }
+    // The build and the emulation take most of an hour, so this test only runs if it is named.
+    if named.contains(&arm::ARCHITECTURE) {
+        count.add(arm::test().into());
+    }
     count
 }
 
 fn known(named: &[&str]) -> Outcome {
-    let all = [&RELEASES[..], &["rpm", "source"]].concat();
+    let all = [&RELEASES[..], &["rpm", "source", "distribution", arm::ARCHITECTURE]].concat();
     match named.iter().find(|name| !all.contains(name)) {
         Some(name) => Err(format!("`{name}` cannot be tried: {} can", all.join(", "))),
         None => Ok(()),
@@ -63,7 +72,7 @@ fn debian(releases: &[&str]) -> Outcome<Count> {
     total.add(all_outside("deb", "deb").into());
     let given = [(now, "packages", &["deb"][..]), (next, "next", &["deb"])];
     for release in releases {
-        total.add(all_inside(release, unpacked(release, ""), &given, ""));
+        total.add(all_inside(release, unpacked(release, ""), &given, "", None));
     }
     Ok(total)
 }
@@ -74,72 +83,68 @@ fn all_outside(place: &str, kind: &str) -> Outcome<Count> {
 }
 
 /// Files of directories, selected by their endings, and the directories of a root to which they are copied.
-type Given<'a> = (PathBuf, &'a str, &'a [&'a str]);
+pub(super) type Given<'a> = (PathBuf, &'a str, &'a [&'a str]);
 
-/// The path of an unpacked root, or the reason why there is none on this machine.
-pub(crate) type Root = Result<PathBuf, String>;
-
-/// Runs the steps of a directory in a root to which these files are copied.
-fn all_inside(place: &str, root_of: Outcome<Root>, given: &[Given<'_>], steps: &str) -> Count {
+/// Runs the steps of a directory in a root to which these files are copied, and removes the root. `emulator`: that of the root's
+/// programs.
+pub(super) fn all_inside(
+    place: &str,
+    root_of: Outcome<Root>,
+    given: &[Given<'_>],
+    steps: &str,
+    emulator: Option<&Path>,
+) -> Count {
     let folder = match root_of {
         Ok(Ok(folder)) => folder,
         Ok(Err(reason)) => return Count::skip(format!("{place}: {reason}")),
         Err(text) => return Count::one(Err(format!("{place}: {text}"))),
     };
-    let laid = given_to(&folder, given)
-        .and_then(|()| laid(&folder, &root().join("packaging/test").join(steps)))
-        .map_err(|text| format!("{place}: {text}"));
-    let count = laid.map(|scripts| each(place, &scripts, |name| inside(&folder, name)));
+    let count = steps_inside(place, &folder, given, steps, emulator);
     // The root contains devices and files of other users, so it is removed here.
     let _ = std::fs::remove_dir_all(&folder);
-    count.into()
+    count
 }
 
-pub(crate) fn unpacked(release: &str, more: &str) -> Outcome<Root> {
-    let skipped = |reason: String| Ok(Err(reason));
-    if !is_root() {
-        return skipped("a clean root needs root's rights here".into());
+/// Runs the steps of a directory in an unpacked root.
+pub(super) fn steps_inside(
+    place: &str,
+    folder: &Path,
+    given: &[Given<'_>],
+    steps: &str,
+    emulator: Option<&Path>,
+) -> Count {
+    let laid = given_to(folder, given)
+        .and_then(|()| make_folder(folder.join("tree")))
+        .and_then(|()| laid(folder, &root().join("packaging/test").join(steps)))
+        .map_err(|text| format!("{place}: {text}"));
+    laid.map(|scripts| each(place, &scripts, |name| inside(folder, name, emulator))).into()
+}
+
+/// Tests a release: in clean roots, the package managers of systems install from it.
+pub(super) fn release(folder: &Path) -> Count {
+    let mut count = Count::default();
+    for name in RELEASES {
+        let filled = unpacked(name, "").and_then(|root_of| match root_of {
+            Ok(root) => build::copied(folder, &root.join("release")).map(|()| Ok(root)),
+            skipped => Ok(skipped),
+        });
+        count.add(all_inside(name, filled, &[], "release", None));
     }
-    for program in ["unshare", "chroot", "tar"] {
-        if which(program).is_none() {
-            return skipped(format!("there is no {program}"));
-        }
-    }
-    let roots = target().join("packages/roots");
-    let name = if more.is_empty() { release.to_owned() } else { format!("{release}-{more}") };
-    let archive = roots.join(format!("{name}.tar"));
-    make_folder(&roots)?;
-    if !archive.exists() {
-        if which("mmdebstrap").is_none() {
-            return skipped("there is no mmdebstrap".into());
-        }
-        println!("making a clean {name}: a minute or two, once");
-        let part = roots.join(format!("{name}.part.tar"));
-        // A failure before any file was unpacked means that the package archive cannot be reached; a later failure is an error.
-        let begun = roots.join(format!("{name}.begun"));
-        let _ = std::fs::remove_file(&begun);
-        let mut make = command("mmdebstrap", &["--quiet", "--variant=minbase"]);
-        let _ = make.arg(format!("--include={INCLUDE}"));
-        if !more.is_empty() {
-            let _ = make.arg(format!("--include={more}"));
-        }
-        let _ = make.arg(release).arg(&part).arg(ARCHIVE);
-        let _ = make.arg("--extract-hook=touch \"$TIELINE_BEGUN\"").env("TIELINE_BEGUN", &begun);
-        if let Err(text) = sh::run(&mut make) {
-            let _ = std::fs::remove_file(&part);
-            return match begun.exists() {
-                true => Err(format!("its root came about by half: {text}")),
-                false => skipped(format!("the archive gives no clean root: {text}")),
-            };
-        }
-        let _ = std::fs::remove_file(&begun);
-        on(&archive, std::fs::rename(&part, &archive))?;
-    }
-    let folder = roots.join(format!("{name}.root"));
-    build::emptied(&folder)?;
-    let mut tar = command("tar", &["--extract", "--numeric-owner", "--file"]);
-    sh::run(tar.arg(&archive).arg("--directory").arg(&folder))?;
-    Ok(Ok(folder))
+    let debian = unpacked(RELEASES[0], "");
+    let root_of = debian.as_ref().ok().and_then(|root| root.as_deref().ok());
+    let steps = files_of(&root().join("packaging/test/release/outside"), "sh");
+    let tried = steps.map(|scripts| {
+        each("rpm", &scripts, |name| {
+            let mut bash = outside("release/outside", name);
+            let _ = bash.env("RELEASE", folder);
+            let _ = bash.env("DEBIAN", root_of.unwrap_or(Path::new("")));
+            bash
+        })
+    });
+    let _ = root_of.map(std::fs::remove_dir_all);
+    count.add(tried.into());
+    count.add(debian.map(|_| Count::default()).into());
+    count
 }
 
 /// Tests the source package: a second build has the same bytes, the linters report nothing, and it builds without a network.
@@ -155,7 +160,8 @@ fn sources() -> Outcome<Count> {
         (source::folder(), "packages", &["dsc", "xz"][..]),
         (target().join("packages/deb"), "debs", &["deb"]),
     ];
-    total.add(all_inside("source", unpacked(BUILDS, COMPILER), &given, "source"));
+    let with = format!("{COMPILER},python3-dev");
+    total.add(all_inside("source", unpacked(BUILDS, &with), &given, "source", None));
     Ok(total)
 }
 
@@ -275,23 +281,19 @@ fn files_of(folder: &Path, ending: &str) -> Outcome<Vec<PathBuf>> {
 }
 
 /// Returns the command of one step, with separate namespaces for processes, mounts and networks, so that nothing remains of it.
-fn inside(folder: &Path, name: &str) -> Command {
+/// The step finds this tree at `/tree`.
+fn inside(folder: &Path, name: &str, emulator: Option<&Path>) -> Command {
     let words = format!(
         "mount -t tmpfs shm /dev/shm; mount -t tmpfs run /run; mount -t sysfs sys /sys; ip link set lo up; \
          . /steps/prelude; {SCRATCH}; . \"/steps/$STEP\""
     );
-    let proc = format!("--mount-proc={}", folder.join("proc").display());
-    let alone = ["--mount", "--pid", "--net", "--ipc", "--fork", "--kill-child", &proc, "chroot"];
-    let mut unshare = command("unshare", &alone);
-    let _ = unshare.arg(folder).args(["bash", "-eu", "-c"]).arg(words);
-    let _ = unshare.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("STEP", name);
-    let _ = unshare.env("HOME", "/root").env("LC_ALL", "C.UTF-8");
-    let _ = unshare.env("DEBIAN_FRONTEND", "noninteractive");
-    unshare
+    let mut run = roots::script_with_tree(folder, emulator, &root(), &words);
+    let _ = run.env("STEP", name);
+    run
 }
 
 /// Runs a step; returns its result and its output.
-fn step(command: &mut Command) -> (Count, Vec<String>) {
+pub(super) fn step(command: &mut Command) -> (Count, Vec<String>) {
     let (outcome, said) = listened(command);
     let skipped = said.last().and_then(|line| line.strip_prefix("skipped: "));
     let count = match (outcome, skipped) {
@@ -333,8 +335,11 @@ mod tests {
     fn misspelt_name_is_refused_with_all_names_and_half_a_root_is_a_failure() {
         assert_eq!(known(&["bookworm", "rpm"]), Ok(()));
         let slip = run(&["bookwrm"]);
-        assert_eq!(slip.failed, ["`bookwrm` cannot be tried: bookworm, trixie, rpm, source can"]);
-        let inside = |root_of| all_inside("trixie", root_of, &[], "");
+        assert_eq!(
+            slip.failed,
+            ["`bookwrm` cannot be tried: bookworm, trixie, rpm, source, distribution, arm64 can"]
+        );
+        let inside = |root_of| all_inside("trixie", root_of, &[], "", None);
         assert_eq!(inside(Err("no disk".into())).failed, ["trixie: no disk"]);
         assert_eq!(inside(Ok(Err("no tar".into()))).skipped, ["trixie: no tar"]);
     }
@@ -343,7 +348,17 @@ mod tests {
     fn every_step_says_what_it_shows_and_none_hopes_that_a_negation_ends_it() {
         let folder = root().join("packaging/test");
         let mut scripts = files_of(&folder, "sh").unwrap();
-        for more in ["deb", "rpm", "source", "source/outside"] {
+        for more in [
+            "deb",
+            "rpm",
+            "source",
+            "source/outside",
+            "arm64",
+            "mixed",
+            "distribution",
+            "release",
+            "release/outside",
+        ] {
             scripts.extend(files_of(&folder.join(more), "sh").unwrap());
         }
         assert!(scripts.len() > 12, "{scripts:?}");

@@ -130,6 +130,7 @@ impl RegionState {
         for registration in &self.registrations {
             registration.memory.revoke();
         }
+        self.end_waiting();
     }
 
     /// Ends the registrations. An error contains the reason that the memory may still be accessed.
@@ -180,16 +181,23 @@ fn is_used(memory: &Memory, registration: &mut Registration, unsure: &mut Option
 impl Drop for RegionState {
     fn drop(&mut self) {
         // The process is checked before any lock: in a forked child the lock's owner may be a thread that does not exist there.
-        if !self.memory.guard.same_process() {
-            return;
+        if self.memory.guard.same_process() {
+            self.leave(None);
         }
+    }
+}
+
+impl RegionState {
+    /// Ends the region, or parks it while peers use it. `of`: the parts of the region to which this one belongs, unless its backing
+    /// is that region.
+    pub(super) fn leave(&mut self, of: Option<&Parts>) {
         self.revoke();
         self.memory.sweep();
         if self.end().is_ok() {
             return;
         }
         let mut backing = std::mem::replace(&mut self.backing, Backing::Borrowed);
-        let (mut whole, mut source) = (None, None);
+        let (mut whole, mut source) = (of.map(Parts::one_more), None);
         if let Backing::Part(region) = backing {
             // A parked entry holds no region, because the region would hold the memory state that contains the entry, and neither
             // would ever end.

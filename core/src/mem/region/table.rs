@@ -2,13 +2,13 @@
 
 use crate::Status;
 use crate::mem::access::Access;
-use crate::op::admission::{Grant, Refused};
 use crate::sys::Exposed;
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use tieline_order::admission::{Grant, Refused};
 
 /// The number of a region that is not in any table.
 pub(super) const UNREGISTERED: u64 = u64::MAX;
@@ -28,12 +28,18 @@ struct Slots {
     free: Vec<usize>,
     /// The keys by handle.
     keys: HashMap<u64, Arc<[u8]>>,
+    /// The keys by number, each with the index of its region.
+    numbers: HashMap<u64, (usize, Arc<[u8]>)>,
 }
 
 struct Entry {
     generation: u64,
     open: Option<(Exposed, Access)>,
+    /// Whether the region is unreachable for the time being.
+    is_paused: bool,
     handle: Option<u64>,
+    /// Whether the region is published under a number.
+    published: bool,
 }
 
 impl Table {
@@ -43,14 +49,29 @@ impl Table {
         let index = match slots.free.pop() {
             Some(index) => index,
             None => {
-                slots.entries.push(Entry { generation: 0, open: None, handle: None });
+                slots.entries.push(Entry {
+                    generation: 0,
+                    open: None,
+                    is_paused: false,
+                    handle: None,
+                    published: false,
+                });
                 slots.entries.len() - 1
             }
         };
         let entry = &mut slots.entries[index];
         entry.generation = self.secret.hash_one(self.inserted.fetch_add(1, Ordering::Relaxed));
-        entry.open = Some((bytes, access));
+        (entry.open, entry.is_paused) = (Some((bytes, access)), false);
         (index as u64, entry.generation)
+    }
+
+    /// Makes a region unreachable, or reachable again. When the function returns, no access to a region that was made unreachable
+    /// is in progress.
+    pub(super) fn pause(&self, id: u64, is_paused: bool) {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = slots.entries.get_mut(id as usize) {
+            entry.is_paused = is_paused;
+        }
     }
 
     /// Refuses atomics that peers request by message from this call on, because a device executes all of them.
@@ -73,6 +94,9 @@ impl Table {
         if let Some(entry) = slots.entries.get_mut(index) {
             entry.open = None;
             let handle = entry.handle.take();
+            if std::mem::take(&mut entry.published) {
+                slots.numbers.retain(|_, (of, _)| *of != index);
+            }
             slots.free.push(index);
             let key = handle.and_then(|handle| slots.keys.remove(&handle));
             drop(slots);
@@ -107,6 +131,39 @@ impl Table {
         Some(handle)
     }
 
+    /// Publishes a region with this key under a number. `Busy`: another region has the number; `Closed`: the region is unreachable.
+    pub(super) fn publish(
+        &self,
+        id: u64,
+        generation: u64,
+        number: u64,
+        key: &[u8],
+    ) -> Result<(), Status> {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let _ = slots.open(id, generation).ok_or(Status::Closed)?;
+        let index = id as usize;
+        let (of, _) = slots.numbers.entry(number).or_insert_with(|| (index, key.into()));
+        if *of != index {
+            return Err(Status::Busy);
+        }
+        slots.entries[index].published = true;
+        Ok(())
+    }
+
+    /// Removes a number of a region. `false`: the region does not have it.
+    pub(super) fn unpublish(&self, id: u64, generation: u64, number: u64) -> bool {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let own = slots.open(id, generation).is_some()
+            && slots.numbers.get(&number).is_some_and(|(of, _)| *of == id as usize);
+        own && slots.numbers.remove(&number).is_some()
+    }
+
+    /// Returns the key that is published under a number.
+    pub(crate) fn key_of_number(&self, number: u64) -> Option<Arc<[u8]>> {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        slots.numbers.get(&number).map(|(_, key)| key.clone())
+    }
+
     /// Returns the key of a handle.
     pub(crate) fn key_of(&self, handle: u64) -> Option<Arc<[u8]>> {
         self.slots.read().unwrap_or_else(PoisonError::into_inner).keys.get(&handle).cloned()
@@ -132,7 +189,7 @@ impl Table {
         let index = usize::try_from(id).map_err(|_| Status::KeyRejected)?;
         let entry = slots.entries.get(index).ok_or(Status::KeyRejected)?;
         let (bytes, rights) = entry.open.as_ref().ok_or(Status::KeyRejected)?;
-        if entry.generation != generation {
+        if entry.generation != generation || entry.is_paused {
             return Err(Status::KeyRejected.into());
         }
         let (offset, len) = range;
@@ -177,6 +234,30 @@ mod tests {
     }
 
     #[test]
+    fn number_stands_for_one_region_at_a_time_until_the_region_is_removed() {
+        let table = Table::default();
+        let mut memory = vec![0u8; 16];
+        let span = Span::from_owned(&mut memory);
+        let [first, second] =
+            [(); 2].map(|()| table.insert(Exposed::new(span, false), Access::ALL));
+        for _ in 0..2 {
+            assert_eq!(table.publish(first.0, first.1, 7, &[1]), Ok(()));
+        }
+        assert_eq!(table.publish(first.0, first.1, 8, &[1]), Ok(()));
+        assert_eq!(table.publish(second.0, second.1, 7, &[2]), Err(Status::Busy));
+        assert_eq!(table.publish(first.0, first.1 ^ 1, 9, &[1]), Err(Status::Closed));
+        assert!(!table.unpublish(second.0, second.1, 7) && table.unpublish(first.0, first.1, 7));
+        assert!(!table.unpublish(first.0, first.1, 7));
+        assert_eq!(table.publish(second.0, second.1, 7, &[2]), Ok(()));
+        assert_eq!(table.key_of_number(7).as_deref(), Some(&[2][..]));
+        table.remove(first.0);
+        let numbers = [7, 8, 9].map(|number| table.key_of_number(number).is_some());
+        assert_eq!(numbers, [true, false, false]);
+        table.remove(second.0);
+        assert!(table.slots.read().unwrap().numbers.is_empty());
+    }
+
+    #[test]
     fn unregistered_region_is_removed_while_another_is_in_use() {
         let table = Arc::new(Table::default());
         let mut memory = vec![0u8; 16];
@@ -210,6 +291,10 @@ mod tests {
         assert_eq!(reach(new, Access::WRITE, (0, 1)), Err(Status::KeyRejected));
         assert_eq!(reach(new, Access::READ, (1, 16)), Err(Status::OutOfRange));
         assert_eq!(reach(new, Access::READ, (u64::MAX, 2)), Err(Status::OutOfRange));
+        table.pause(id, true);
+        assert_eq!(reach(new, Access::READ, (0, 16)), Err(Status::KeyRejected));
+        table.pause(id, false);
+        assert_eq!(reach(new, Access::READ, (0, 16)), Ok(()));
         assert_eq!(
             table.reach(99, 1, (0, 0), Access::READ, |_, _| Ok::<_, Status>(())),
             Err(Status::KeyRejected)

@@ -3,10 +3,10 @@
 mod sys;
 
 use super::*;
-use crate::registry::abi::objects::tests::{Answers, registered};
 use crate::sys::ends_in_forked_child;
 use crate::{Context, Outcome};
 use std::time::Duration;
+use tieline_host::abi::objects::tests::{Answers, registered};
 
 const LONG: usize = 8 << 20;
 /// A time longer than any step of these tests takes.
@@ -279,7 +279,10 @@ fn domain_memory_is_leaked_if_another_domain_is_in_unknown_state() {
 /// Makes a part for peers that one peer is accessing. The part is large, so that an access after its release ends the process.
 fn part_known_to(context: &Context, whole: &Region, answers: &'static Answers) -> Region {
     let memory = &context.core().memory;
-    also_known_to(memory.part_for_peers(whole, 0..32 << 20, Access::READ).unwrap(), answers)
+    also_known_to(
+        memory.part_for_peers(whole, 0..32 << 20, Access::READ, |_| true).unwrap(),
+        answers,
+    )
 }
 
 #[test]
@@ -306,12 +309,12 @@ fn no_peer_gets_a_part_of_a_region_that_is_being_closed() {
     let memory = &context.core().memory;
     for region in [context.register(vec![1; 64]), context.register_transient(vec![1; 64])] {
         let region = region.unwrap();
-        drop(memory.part_for_peers(&region, 0..8, Access::READ).unwrap());
+        drop(memory.part_for_peers(&region, 0..8, Access::READ, |_| true).unwrap());
         drop(memory.part_for_copy(&region, 0..8, Access::READ, ("shm", "cma")).unwrap());
         let other = region.clone();
         let not = not_closed(region);
         let parts = [
-            memory.part_for_peers(&other, 0..8, Access::READ),
+            memory.part_for_peers(&other, 0..8, Access::READ, |_| true),
             memory.part_for_copy(&other, 0..8, Access::READ, ("shm", "cma")),
         ];
         for part in parts {

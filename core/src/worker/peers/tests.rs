@@ -81,6 +81,7 @@ fn known(peers: &mut Peers, worker: u8) -> u32 {
         },
         service: None,
         polls_often: false,
+        name: Box::default(),
     };
     peers.number(&address).0
 }
@@ -170,7 +171,7 @@ fn remembered_worker_keeps_its_number_and_forgotten_one_gets_another() {
 
 #[test]
 fn repeated_endpoints_to_one_peer_evict_no_other_peer() {
-    let (mut peers, mut ids) = (Peers::default(), crate::op::slab::Slab::<()>::default());
+    let (mut peers, mut ids) = (Peers::default(), tieline_order::slab::Slab::<()>::default());
     let (rests, number) = (stranger(&mut peers), known(&mut peers, 7));
     for _ in 0..2 * REMEMBERED {
         let id = ids.insert(()).unwrap();
@@ -186,7 +187,7 @@ fn repeated_endpoints_to_one_peer_evict_no_other_peer() {
 
 #[test]
 fn peer_is_forgotten_1024_others_after_its_endpoint_was_dropped() {
-    let (mut peers, mut ids) = (Peers::default(), crate::op::slab::Slab::<()>::default());
+    let (mut peers, mut ids) = (Peers::default(), tieline_order::slab::Slab::<()>::default());
     let (number, id) = (known(&mut peers, 7), ids.insert(()).unwrap());
     peers.named([7; 16], id);
     let crowd = |peers: &mut Peers| {

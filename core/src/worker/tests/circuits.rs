@@ -340,3 +340,29 @@ fn cost_of_finding_requester_does_not_depend_on_number_of_endpoints() {
     let there = worker.connect(&peer.address().unwrap()).unwrap();
     assert_eq!(cost(&there), alone, "among {}", others.len());
 }
+
+/// Returns the addresses of a worker's open connectors.
+fn connectors(worker: &Worker) -> Vec<Vec<u8>> {
+    let open = &worker.inner.wiring.transports.connectors;
+    open.iter().map(|slot| slot.connector.address().unwrap()).collect()
+}
+
+#[test]
+fn first_worker_gets_connector_that_the_context_opened_as_a_test() {
+    let Some(context) = over_tcp() else { return };
+    let core = context.core();
+    let (id, addresses) = {
+        let mut tested = core.tested().lock().unwrap();
+        let tested = tested.as_mut().expect("open connectors");
+        (tested.worker, tested.addresses())
+    };
+    let (first, second) = (context.worker().unwrap(), context.worker().unwrap());
+    assert_eq!(addresses.len(), 1);
+    assert_eq!((first.inner.shared.id, connectors(&first)), (id, addresses));
+    assert_ne!(second.inner.shared.id, id);
+    assert_ne!(connectors(&second), connectors(&first));
+    assert!(core.tested().lock().unwrap().is_none());
+    // The listener of a context without a worker would take one of a few ports.
+    let few = tcp_context_builder().unwrap().set("TIELINE_TCP_PORTS", "20000-29999");
+    assert!(few.open().unwrap().core().tested().lock().unwrap().is_none());
+}

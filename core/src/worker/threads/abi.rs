@@ -106,7 +106,7 @@ impl Worker {
     /// # Errors
     /// `Unsupported`, with the module that is bound to the thread that opened it; `Invalid` in a forked child.
     pub fn check_movable(&self) -> Result<(), Error> {
-        self.inner.shared.core.check_process("a worker")?;
+        self.inner.shared.check_process("a worker")?;
         match self.inner.bound_to_thread() {
             None => Ok(()),
             Some(path) => Err(Error::new(

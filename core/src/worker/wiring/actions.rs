@@ -191,6 +191,7 @@ impl WorkerState {
                     let _ = self.wiring.avoided.borrow_mut().remove(&self.way(worker, interface));
                     let peer = self.shared.interfaces[interface].peer(number);
                     self.peers.borrow_mut().stands(peer.0);
+                    self.tell_name_to(peer.0);
                 }
                 Some(ReasonKind::TimedOut | ReasonKind::Transport) => {
                     self.avoid(circuit.peer.entry.worker, circuit.pair.interface);

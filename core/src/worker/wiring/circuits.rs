@@ -5,10 +5,6 @@ use crate::address::WorkerAddress;
 use crate::endpoint::flush::ask_for;
 use crate::endpoint::{EndpointState, ModulePair, Owner, Posted};
 use crate::interface::{InterfaceSlot, LaneLimits};
-use crate::op::Kind;
-use crate::op::held::Through;
-use crate::registry::abi::events::BATCH;
-use crate::registry::abi::{OwnedEndpoint, RawEndpoint};
 use crate::shared::End;
 use crate::wireup::{Claim, ConnectionKey};
 use crate::worker::arrivals::speaks_of_peer;
@@ -17,6 +13,10 @@ use crate::worker::{WorkerState, abi};
 use crate::{Error, PeerId, Status};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
+use tieline_host::abi::events::BATCH;
+use tieline_host::abi::{OwnedEndpoint, RawEndpoint};
+use tieline_order::Kind;
+use tieline_order::held::Through;
 
 /// The number of closed circuits whose numbers are not reused yet. It exceeds the length of a batch of events.
 const RESTING: usize = 4 * BATCH;
@@ -146,11 +146,13 @@ impl WorkerState {
         circuit.is_some_and(|circuit| circuit.users.iter().filter(lives).count() > 1)
     }
 
-    /// Notes before an endpoint is dropped that no flush has checked its operations on a circuit.
-    pub(crate) fn leave_unasked(&self, circuit: u64) {
-        if let Some(circuit) = self.wiring.circuits.borrow_mut().get_mut(&circuit) {
+    /// Notes before an endpoint is dropped that no flush has checked its operations on a circuit, and flushes the circuit.
+    pub(crate) fn leave_unasked(&self, number: u64, endpoint: &EndpointState) {
+        if let Some(circuit) = self.wiring.circuits.borrow_mut().get_mut(&number) {
             circuit.unasked = true;
         }
+        // If the circuit does not accept the flush at present, its next user flushes it.
+        let _ = self.ask_for_the_gone(number, endpoint);
     }
 
     /// Returns the circuits that an endpoint uses.

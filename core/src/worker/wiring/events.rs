@@ -2,7 +2,6 @@
 
 use super::{Sender, State};
 use crate::address::WorkerAddress;
-use crate::registry::abi::events::payload;
 use crate::shared::End;
 use crate::wireup::{self, ConnectionKey, Reason, ReasonKind};
 use crate::worker::WorkerState;
@@ -11,6 +10,7 @@ use crate::worker::arrivals::remedy_for_status;
 use crate::worker::wireup_transports::WireupTransport;
 use crate::{Error, Status};
 use std::rc::Rc;
+use tieline_host::abi::events::payload;
 use tieline_plugin_api::{address_hash, event};
 
 impl WorkerState {

@@ -88,10 +88,10 @@ mod tests {
     use crate::address::Scheme;
     use crate::endpoint::ModulePair;
     use crate::interface::LaneLimits;
-    use crate::registry::abi::OwnedEndpoint;
     use crate::wireup::{Action, Limits, Machine};
     use crate::worker::wiring::{Circuit, State};
     use std::collections::VecDeque;
+    use tieline_host::abi::OwnedEndpoint;
     use tieline_plugin_api::abi::ModuleAttr;
 
     /// Makes a request of `from` to a worker that does not exist; the machine answers the request if it is accepted.

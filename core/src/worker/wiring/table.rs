@@ -1,8 +1,8 @@
 //! The circuits of a worker, by number. Tests count the accesses.
 
 use super::Circuit;
-use crate::op::slab::look;
 use std::collections::BTreeMap;
+use tieline_order::slab::look;
 
 #[derive(Default)]
 pub(super) struct Table(BTreeMap<u64, Circuit>);

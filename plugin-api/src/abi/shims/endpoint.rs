@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::flags::not_understood;
-use crate::known_flags;
-use crate::provider::{Endpoint, Packer, Posted, Posting, RmaOp};
+use crate::provider::{Endpoint, ListOp, ListPart, Packer, Posted, Posting, RmaOp};
+use crate::{known_flags, rma_kind};
 
 pub(super) unsafe extern "C" fn am_short<E: Endpoint>(
     endpoint: *mut c_void,
@@ -14,8 +14,8 @@ pub(super) unsafe extern "C" fn am_short<E: Endpoint>(
 ) -> i32 {
     // SAFETY: the handle is that of an open endpoint.
     let this = unsafe { shared::<E>(endpoint) };
-    // SAFETY: the payload is borrowed for the call.
-    let payload = unsafe { bytes(data, len) };
+    // SAFETY: the payload is borrowed for the call, and null only without bytes.
+    let payload = unsafe { short_bytes(data, len) };
     code(hot(this.poisoned, || posted(this.inner.am_short(id, header, payload))))
 }
 
@@ -112,6 +112,56 @@ pub(super) unsafe extern "C" fn put_notify<E: Endpoint>(
 ) -> i32 {
     // SAFETY: the core guarantees its arguments.
     unsafe { rma::<E>(endpoint, op, |e, key, op| e.put_notify(key, op, word)) }
+}
+
+pub(super) unsafe extern "C" fn rma_list<E: Endpoint>(
+    endpoint: *mut c_void,
+    list: *const RmaList,
+    taken: *mut usize,
+) -> i32 {
+    // A part is passed to the provider as it lies in the core's array.
+    const {
+        assert!(size_of::<ListPart<'_, ()>>() == size_of::<RmaPart>());
+        assert!(
+            core::mem::offset_of!(ListPart<'_, ()>, local) == core::mem::offset_of!(RmaPart, local)
+        );
+        assert!(
+            core::mem::offset_of!(ListPart<'_, ()>, key) == core::mem::offset_of!(RmaPart, key)
+        );
+        assert!(
+            core::mem::offset_of!(ListPart<'_, ()>, offset)
+                == core::mem::offset_of!(RmaPart, offset)
+        );
+    }
+    // SAFETY: the handle is that of an open endpoint, and the core guarantees its record.
+    let (this, list) = unsafe { (shared::<E>(endpoint), read_params(list, RmaList::empty())) };
+    let Ok(list) = list else { return Status::UnsupportedParam as i32 };
+    let is_known = matches!(list.kind, rma_kind::PUT | rma_kind::GET);
+    if !is_known || not_understood(list.flags, known_flags::RMA) != 0 {
+        return Status::UnsupportedParam as i32;
+    }
+    if list.parts.is_null() || list.count == 0 {
+        return Status::Invalid as i32;
+    }
+    // SAFETY: the core's array of `count` parts, borrowed for the call.
+    let parts = unsafe { core::slice::from_raw_parts(list.parts, list.count) };
+    // The parts before the first one without a key are taken; the next call refuses that part.
+    let keyed = parts.iter().position(|part| part.key.is_null()).unwrap_or(list.count);
+    if keyed == 0 {
+        return Status::KeyRejected as i32;
+    }
+    // SAFETY: both types have one layout, as asserted above; each key of these parts came from import_key of this endpoint or of its
+    // interface.
+    let parts = unsafe { core::slice::from_raw_parts(list.parts.cast(), keyed) };
+    let put = list.kind == rma_kind::PUT;
+    let op = ListOp { put, parts, cookie: list.cookie, flags: list.flags };
+    let mut number = 0;
+    let result = code(hot(this.poisoned, || posted(this.inner.rma_list(&op, &mut number))));
+    if !taken.is_null() {
+        // SAFETY: the core guarantees the place for the number.
+        unsafe { *taken = number };
+    }
+    result
 }
 
 pub(super) unsafe extern "C" fn key_pointer<E: Endpoint>(

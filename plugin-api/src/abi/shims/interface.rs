@@ -158,6 +158,17 @@ pub(super) unsafe extern "C" fn leave<I: Interface>(interface: *mut c_void) {
     });
 }
 
+pub(super) unsafe extern "C" fn watch<I: Interface>(interface: *mut c_void) -> *const WatchList {
+    // SAFETY: the handle is that of an open interface.
+    let this = unsafe { shared::<I>(interface) };
+    let mut list = ptr::null();
+    let _ = guarded(this.poisoned, || {
+        list = this.inner.watch().map_or(ptr::null(), Watch::as_ptr);
+        Ok(0)
+    });
+    list
+}
+
 pub(super) unsafe extern "C" fn memory<I: Interface>(
     interface: *mut c_void,
     out: *mut MemoryUse,

@@ -198,6 +198,7 @@ impl<D: Domain> Tables<D> {
         drop_key: Some(interface::interface_drop_key::<D::Interface>),
         flush: Some(interface::interface_flush::<D::Interface>),
         leave: Some(interface::leave::<D::Interface>),
+        watch: Some(interface::watch::<D::Interface>),
     };
     const ENDPOINT: &'static EndpointOps = &EndpointOps {
         size: size_of::<EndpointOps>(),
@@ -218,6 +219,7 @@ impl<D: Domain> Tables<D> {
         key_pointer: Some(endpoint::key_pointer::<EndpointOf<D>>),
         cancel: Some(endpoint::cancel::<EndpointOf<D>>),
         limits: Some(endpoint::limits::<EndpointOf<D>>),
+        rma_list: Some(endpoint::rma_list::<EndpointOf<D>>),
     };
     const CONNECTOR: &'static ConnectorOps = &ConnectorOps {
         size: size_of::<ConnectorOps>(),

@@ -10,6 +10,9 @@ pub(crate) mod host {
 mod memory {
     pub(crate) mod sys;
 }
+pub(crate) mod messages {
+    pub(crate) mod sys;
+}
 mod notices {
     pub(crate) mod sys;
 }

@@ -37,7 +37,7 @@ pub(crate) const MR_MODES: c_int =
 
 impl Infos {
     /// Queries the library, with the requirements of this provider as hints, or without hints.
-    pub(crate) fn ask(library: &Library, hints: Option<&Hints>) -> Result<Raw, Failure> {
+    fn ask(library: &Library, hints: Option<&Hints>) -> Result<Raw, Failure> {
         // SAFETY: a null record asks for a new one, which is zero except for its sub-records.
         let wanted = match hints {
             None => core::ptr::null_mut(),
@@ -70,6 +70,16 @@ impl Infos {
         Ok(Raw(head))
     }
 
+    /// Queries the library for the first time, and frees the list.
+    pub(crate) fn ask_first(library: &Library) {
+        if let Ok(Raw(head)) = Infos::ask(library, None) {
+            if !head.is_null() {
+                // SAFETY: `fi_getinfo` made the list, the function of the same version frees it, and nothing refers to it.
+                unsafe { (library.freeinfo)(head) };
+            }
+        }
+    }
+
     /// Queries a list and keeps it.
     pub(crate) fn new(library: &'static Library, hints: &Hints) -> Result<Arc<Infos>, Failure> {
         let Raw(head) = Infos::ask(library, Some(hints))?;
@@ -89,7 +99,7 @@ impl Infos {
 }
 
 /// A list without an owner yet, which is freed only if `Infos` takes it.
-pub(crate) struct Raw(*mut fi_info);
+struct Raw(*mut fi_info);
 
 impl Drop for Infos {
     fn drop(&mut self) {

@@ -4,18 +4,22 @@ use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Domain, Interface, access};
 
 /// Makes an endpoint to this process itself, with small limits per system call.
-fn endpoint(domain: &CmaDomain, limits: Limits) -> CmaEndpoint {
+pub(super) fn endpoint(domain: &CmaDomain, limits: Limits) -> CmaEndpoint {
     let interface = domain.open_interface(crate::MODULE, [0; 16]).unwrap();
     CmaEndpoint { limits, ..interface.connect(&interface.address(), b"", 0).unwrap() }
 }
 
-fn key(domain: &CmaDomain, endpoint: &CmaEndpoint, region: &crate::Registration) -> RemoteKey {
+pub(super) fn key(
+    domain: &CmaDomain,
+    endpoint: &CmaEndpoint,
+    region: &crate::Registration,
+) -> RemoteKey {
     let mut packed = [0; crate::keys::PACKED_LEN];
     let len = domain.pack_key(region, &KeyParams::empty(), &mut packed).unwrap();
     endpoint.import_key(&packed[..len]).unwrap()
 }
 
-const ALL: u64 = access::REMOTE_READ | access::REMOTE_WRITE;
+pub(super) const ALL: u64 = access::REMOTE_READ | access::REMOTE_WRITE;
 
 /// Splits `buffer` into pieces of the given lengths, and one piece with the rest.
 fn cut(buffer: &mut [u8], lengths: &[usize]) -> Vec<Iov> {

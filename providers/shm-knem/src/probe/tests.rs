@@ -11,6 +11,12 @@ use crate::{KnemDomain, KnemEndpoint, MODULE, RemoteKey};
 
 const BOTH: u64 = access::REMOTE_READ | access::REMOTE_WRITE;
 
+#[test]
+fn note_states_the_words_for_a_missing_device() {
+    let missing = no_device(&std::io::ErrorKind::NotFound.into());
+    assert_eq!((missing.status, &*missing.text), (Status::NoDevice, crate::MISSING));
+}
+
 struct Pair {
     played: Arc<Played>,
     owner: KnemDomain,

@@ -32,14 +32,14 @@ impl Telling {
 impl State {
     #[cold]
     pub(super) fn tell_failures(&mut self, shared: &Shared, cookie: &Id, events: &mut Events<'_>) {
-        shared.attention.set(true);
+        shared.due.call();
         if self.telling.notices.is_empty() {
             let channels = self.inbound.len();
             if !self.everybody_is_in(shared, cookie) && !self.telling.is_stuck(u64::MAX, channels) {
                 return;
             }
             self.telling.notices.append(&mut shared.failures.borrow_mut());
-            self.inbound.iter_mut().flatten().for_each(RecvChannel::note_place);
+            self.inbound.iter_mut().flatten().for_each(|channel| channel.note_place());
             (self.telling.left, self.telling.waited) = (u64::MAX, 0);
         }
         let mut left = self.unread();
@@ -87,7 +87,7 @@ impl State {
             let unread = channel.unread();
             left += unread;
             if unread > 0 && channel.bell && !channel.fast {
-                self.rung[index / 64] |= 1 << (index % 64);
+                self.bells[index / 64].rung |= 1 << (index % 64);
             }
         }
         left

@@ -210,7 +210,7 @@ impl State {
                 return refuse_for_want(shared, &channel.socket, &failure);
             }
         }
-        insert(&mut self.inbound, &mut self.free_inbound, channel);
+        insert(&mut self.inbound, &mut self.free_inbound, Box::new(channel));
         let event = Event { kind: event::PEER_ARRIVED, peer: index as u64, ..Event::empty() };
         shared.notify(event, &hello.identity);
     }
@@ -220,10 +220,12 @@ impl State {
             let fd = sys::memory_file(c"tieline-shm-doorbell", sys::PAGE)?;
             sys::reserve(&fd, 0, sys::PAGE)?;
             let map = Mapping::new(fd.as_fd(), sys::PAGE, true)?;
-            self.doorbell = Some((fd, map));
+            self.doorbell = Some((fd, Arc::new(map)));
         }
-        if self.rung.len() <= index / 64 {
-            self.rung.resize(index / 64 + 1, 0);
+        let Some((_, page)) = &self.doorbell else { return Ok(()) };
+        for number in self.bells.len()..=index / 64 {
+            let word = Word::of(page, number * 8).ok_or(Status::Invalid)?;
+            self.bells.push(Bell { word, rung: 0 });
         }
         Ok(())
     }

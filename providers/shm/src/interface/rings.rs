@@ -1,8 +1,10 @@
 //! Polls the rings: those of the direct list, and those whose doorbell was rung, in turn.
 
 use super::*;
+use crate::order;
 use crate::receiver::Drained;
 use tieline_plugin_api::NO_GOODBYE;
+use tieline_plugin_api::abi::WATCH_CALLS;
 
 /// The maximum number of drained channels that are ended in one poll.
 const MOST_ENDED: usize = 64;
@@ -15,8 +17,23 @@ fn lowest(rung: u64, mask: u64) -> Option<u32> {
 }
 
 impl State {
+    /// Drains the channels of the direct list.
     #[inline(always)]
     pub(super) fn poll_direct(&mut self, shared: &Shared, events: &mut Events<'_>) {
+        if let [index] = self.direct[..] {
+            if let Some(Some(channel)) = self.inbound.get_mut(index as usize) {
+                let end = channel.drain(shared, events);
+                if end != Drained::Quiet {
+                    self.not_quiet(0, index, end, shared);
+                }
+                return;
+            }
+        }
+        self.poll_all_direct(shared, events);
+    }
+
+    #[inline(never)]
+    fn poll_all_direct(&mut self, shared: &Shared, events: &mut Events<'_>) {
         let mut at = self.start;
         let mut left = self.direct.len();
         while left > 0 {
@@ -28,18 +45,67 @@ impl State {
                 return self.prune_lists(shared);
             };
             match channel.drain(shared, events) {
-                Drained::Quiet if !channel.turned => {}
-                Drained::Full if !channel.turned => return self.begin_elsewhere(at),
-                end => return self.changed(index, end, shared),
+                Drained::Quiet => {}
+                end => return self.not_quiet(at, index, end, shared),
             }
             at += 1;
             left -= 1;
         }
     }
 
+    /// Handles channel `at` of the direct list, which was not drained to its end.
+    #[inline(never)]
+    fn not_quiet(&mut self, at: usize, index: u32, end: Drained, shared: &Shared) {
+        match self.inbound.get(index as usize) {
+            Some(Some(channel)) if end == Drained::Full && !channel.turned => {
+                self.begin_elsewhere(at);
+            }
+            _ => self.changed(index, end, shared),
+        }
+    }
+
+    /// Drains the channels whose bells were rung before those of the direct list.
+    #[inline(never)]
+    pub(super) fn poll_bells_first(&mut self, shared: &Shared, events: &mut Events<'_>) {
+        self.poll_bells(shared, events);
+        self.poll_all_direct(shared, events);
+    }
+
+    /// Ends a poll without events. If the core compares words, it gets a new list, and a poll that follows a list stands for as many
+    /// polls as the core may have left out.
+    #[inline(never)]
+    pub(super) fn nothing_came(&mut self, shared: &Shared, cookie: &Id, events: &mut Events<'_>) {
+        let due = &shared.due;
+        if !due.watches.get() {
+            return;
+        }
+        if !due.watch.is_empty() && due.count_more(WATCH_CALLS - 1) {
+            self.slow_progress(shared, cookie, events);
+        }
+        due.watch.clear();
+        if events.is_empty() {
+            self.list_words(&due.watch, due);
+        }
+    }
+
+    /// Lists the words that change when a message arrives, unless the next poll has something else to do. An application that polls
+    /// rarely gets no list: its first contacts and goodbyes wait for polls.
+    fn list_words(&self, watch: &Watch, due: &Due) {
+        let polls_rarely = self.clock_every < CLOCK_EVERY / 2;
+        let is_rung = self.bells.iter().any(|bell| bell.rung != 0);
+        if polls_rarely || is_rung || due.is_called() || !self.touched.is_empty() {
+            return;
+        }
+        let channel = |&index: &u32| self.inbound.get(index as usize)?.as_ref()?.watch();
+        let channels = self.direct.iter().map(channel);
+        if channels.clone().all(|word| word.is_some()) {
+            let bells = self.bells.iter().map(|bell| (bell.word.get(), 0));
+            watch.set(channels.flatten().chain(bells));
+        }
+    }
+
     /// Records that channel `at` of the direct list has more messages. The next poll begins with it. If the channel was the first
     /// in this poll and had the whole event array, the next poll begins with its successor. So every channel comes first in turn.
-    #[inline(never)]
     fn begin_elsewhere(&mut self, at: usize) {
         let first = if self.start < self.direct.len() { self.start } else { 0 };
         let had_room = !std::mem::take(&mut self.bells_took_all);
@@ -48,13 +114,8 @@ impl State {
 
     #[inline(always)]
     pub(super) fn poll_bells(&mut self, shared: &Shared, events: &mut Events<'_>) {
-        for word in 0..self.rung.len() {
-            let Some((_, page)) = &self.doorbell else { return };
-            let Some(bell) = page.word(word * 8) else { return };
-            if bell.load(Ordering::Relaxed) != 0 {
-                self.rung[word] |= bell.swap(0, Ordering::AcqRel);
-            }
-            if self.rung[word] != 0 {
+        for bell in &self.bells {
+            if bell.rung | bell.word.get().load(Ordering::Relaxed) != 0 {
                 return self.answer_bells(shared, events);
             }
         }
@@ -63,12 +124,9 @@ impl State {
     /// Drains the channels whose bits are set, in a circle that begins after the channel that filled the events of an earlier poll.
     #[inline(never)]
     fn answer_bells(&mut self, shared: &Shared, events: &mut Events<'_>) {
-        let words = self.rung.len();
-        if let Some((_, page)) = &self.doorbell {
-            for (word, rung) in self.rung.iter_mut().enumerate() {
-                let bell = page.word(word * 8);
-                *rung |= bell.map_or(0, |bell| bell.swap(0, Ordering::AcqRel));
-            }
+        let words = self.bells.len();
+        for bell in &mut self.bells {
+            bell.rung |= bell.word.get().swap(0, order::TAKE_BELL);
         }
         let (first, behind) = (self.first_bell / 64, u64::MAX << (self.first_bell % 64));
         // The first word is visited twice: from the start position on, and at the end below that position.
@@ -80,14 +138,14 @@ impl State {
                 _ => u64::MAX,
             };
             while events.room() > 0 {
-                let Some(bit) = lowest(self.rung[word], mask) else { break };
+                let Some(bit) = lowest(self.bells[word].rung, mask) else { break };
                 let index = word as u32 * 64 + bit;
                 if !self.answer(index, shared, events) {
                     self.first_bell = (index as usize + 1) % (words * 64);
                     self.bells_took_all = events.room() == 0;
                     return;
                 }
-                self.rung[word] &= !(1 << bit);
+                self.bells[word].rung &= !(1 << bit);
             }
         }
         self.bells_took_all = events.room() == 0;
@@ -100,13 +158,17 @@ impl State {
         if !channel.bell || channel.fast {
             return true;
         }
-        let end = channel.drain(shared, events);
+        let mut end = channel.drain(shared, events);
+        if end == Drained::Quiet && channel.is_corrupt() {
+            // Without another ring of the bell there might be no further call.
+            end = Drained::Broken;
+        }
         if channel.is_behind() {
             self.touched.push(index);
         }
         match end {
             Drained::Full if !channel.turned => return false,
-            Drained::Quiet if !channel.turned => {}
+            Drained::Quiet => {}
             end => self.changed(index, end, shared),
         }
         true
@@ -137,7 +199,7 @@ impl State {
         if by_bell {
             self.touched.push(index);
             if full {
-                self.rung[index as usize / 64] |= 1 << (index % 64);
+                self.bells[index as usize / 64].rung |= 1 << (index % 64);
             }
         } else {
             self.direct.push(index);
@@ -166,7 +228,7 @@ impl State {
         if channel.granted {
             shared.fast_boxes.set(shared.fast_boxes.get().saturating_sub(1));
         }
-        self.ended_channels.extend(self.inbound[index as usize].take());
+        self.ended_channels.extend(self.inbound[index as usize].take().map(|channel| *channel));
         let event =
             Event { kind: event::PEER_LEFT, status, peer: u64::from(index), ..Event::empty() };
         let died = status == Status::PeerFailed as i32;
@@ -180,7 +242,7 @@ impl State {
         // The arrivals of these peers must be reported first.
         if self.leaving.is_empty() || !shared.notices.borrow().is_empty() {
             if !self.leaving.is_empty() {
-                shared.attention.set(true);
+                shared.due.call();
             }
             return;
         }
@@ -191,14 +253,14 @@ impl State {
                 ended += 1;
                 self.take_out(index, shared);
             } else if channel.bell && !channel.fast {
-                self.rung[index as usize / 64] |= 1 << (index % 64);
+                self.bells[index as usize / 64].rung |= 1 << (index % 64);
             }
         }
         if ended > 0 {
             self.prune_lists(shared);
         }
         if !self.leaving.is_empty() {
-            shared.attention.set(true);
+            shared.due.call();
         }
     }
 }

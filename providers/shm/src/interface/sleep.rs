@@ -1,6 +1,7 @@
 //! The sleep: notes what the peers must do to wake this interface.
 
 use super::*;
+use crate::order;
 
 impl State {
     pub(super) fn disarm(&mut self) {
@@ -22,7 +23,7 @@ impl State {
         }
         let sleeps = wake::may_sleep(|| self.note_sleep(), || self.has_news());
         self.armed = true;
-        shared.attention.set(true);
+        shared.due.call();
         if !sleeps {
             shared.pool_starved.set(false);
             return Armed::Ready;
@@ -45,11 +46,8 @@ impl State {
 
     /// Checks whether anything has arrived on any channel.
     fn has_news(&self) -> bool {
-        let rung = self.doorbell.as_ref().is_some_and(|(_, page)| {
-            (0..self.rung.len())
-                .any(|word| page.word(word * 8).is_some_and(|w| w.load(Ordering::Acquire) != 0))
-        });
-        let inbound = self.inbound.iter().flatten().any(RecvChannel::has_news);
+        let rung = self.bells.iter().any(|bell| bell.word.get().load(order::TAKE_BELL) != 0);
+        let inbound = self.inbound.iter().flatten().any(|channel| channel.has_news());
         let outbound = self.outbound.iter().flatten().filter(|c| c.has_news()).count() > 0;
         rung || inbound || outbound
     }
@@ -58,7 +56,7 @@ impl State {
     fn is_busy(&self, shared: &Shared) -> bool {
         // A sender may wait for room that only the next poll releases: the slots of the last poll are in use by the application
         // until then.
-        self.inbound.iter().flatten().any(RecvChannel::is_behind)
+        self.inbound.iter().flatten().any(|channel| channel.is_behind())
             || !shared.notices.borrow().is_empty()
             || !shared.failures.borrow().is_empty()
             || !self.telling.notices.is_empty()
@@ -66,13 +64,13 @@ impl State {
             || !self.ended_channels.is_empty()
             || !self.leaving.is_empty()
             || !shared.ended.borrow().is_empty()
-            || self.rung.iter().any(|&word| word != 0)
+            || self.bells.iter().any(|bell| bell.rung != 0)
     }
 
     /// Checks whether there is work to retry that no descriptor signals.
     fn needs_ticks(&self) -> bool {
         self.outbound.iter().flatten().any(|c| c.is_connecting() || c.owes())
-            || self.inbound.iter().flatten().any(RecvChannel::owes)
+            || self.inbound.iter().flatten().any(|channel| channel.owes())
             || self.handshakes.iter().any(Option::is_some)
             || self.accept_paused
     }

@@ -30,7 +30,7 @@ impl Word {
     }
 }
 
-/// The first bytes of a mapping, for pieces of eight bytes.
+/// Bytes of a mapping, for pieces of eight bytes.
 pub(crate) struct Words {
     at: NonNull<u8>,
     /// The offset below which a word may be read; 0 if none may.
@@ -41,15 +41,21 @@ pub(crate) struct Words {
 }
 
 impl Words {
-    /// Returns the first `len` bytes, for the given access, as far as the mapping permits the access. Returns `None` if the mapping
-    /// is shorter.
-    pub(crate) fn of(map: &Arc<Mapping>, len: u64, read: bool, write: bool) -> Option<Words> {
-        if !map.holds(0, len) {
+    /// Returns the `len` bytes at `start`, for the given access, as far as the mapping permits the access. Returns `None` if the
+    /// mapping is shorter.
+    pub(crate) fn of(
+        map: &Arc<Mapping>,
+        start: u64,
+        len: u64,
+        read: bool,
+        write: bool,
+    ) -> Option<Words> {
+        if !map.holds(start, len) {
             return None;
         }
         let offsets = |granted: bool| if granted { len.saturating_sub(7) } else { 0 };
         Some(Words {
-            at: NonNull::new(map.as_ptr())?,
+            at: NonNull::new(map.as_ptr().wrapping_add(start as usize))?,
             readable: offsets(read),
             writable: offsets(write && map.is_writable()),
             _map: map.clone(),
@@ -87,4 +93,18 @@ impl Words {
         }
         true
     }
+}
+
+/// Compares watch words as the core does. `false`: a word has changed, or the list is empty.
+#[cfg(test)]
+pub(crate) fn unchanged(watch: &tieline_plugin_api::abi::Watch) -> bool {
+    use std::sync::atomic::Ordering;
+    let words = watch.words();
+    let same = |(at, seen): &(*const u64, u64)| {
+        // SAFETY: a listed word is aligned and mapped. The caller is the interface's thread, and no call on the interface is in
+        // progress.
+        let word = unsafe { &*at.cast::<AtomicU64>() };
+        word.load(Ordering::Relaxed) == *seen
+    };
+    !words.is_empty() && words.iter().all(same)
 }

@@ -99,10 +99,10 @@ fn fifth_short_message_of_burst_is_gathered_until_next_poll() {
         sides[1].turn();
     }
     sides[1].messages.clear();
-    for n in 0..1000 {
+    for n in 0..4000 {
         assert_eq!(sides[0].endpoint().am_short(7, n, b"8 bytes."), Ok(Posting::Done));
     }
-    while sides[1].messages.len() < 800 {
+    while sides[1].messages.len() < 2500 {
         sides[1].turn();
     }
 }
@@ -391,19 +391,19 @@ fn sixty_four_frames_or_kilobytes_are_acknowledged_in_the_same_poll() {
 }
 
 #[test]
-fn message_of_half_a_kilobyte_is_gathered_and_longer_is_sent_inline() {
+fn message_of_16_kib_is_gathered_and_a_longer_one_is_sent_alone() {
     let mut sides = pair(&[]);
     await_streams(&mut sides, 1);
-    for n in 0..10 {
-        assert_eq!(sides[0].endpoint().am_short(7, n, &[1; 513]), Ok(Posting::Done));
+    for n in 0..6 {
+        assert_eq!(sides[0].endpoint().am_short(7, n, &[1; (16 << 10) + 1]), Ok(Posting::Done));
     }
-    while sides[1].messages.len() < 10 {
+    while sides[1].messages.len() < 6 {
         sides[1].turn();
     }
     sides[1].messages.clear();
     sides[0].turn();
-    for n in 0..10 {
-        assert_eq!(sides[0].endpoint().am_short(7, n, &[1; 512]), Ok(Posting::Done));
+    for n in 0..7 {
+        assert_eq!(sides[0].endpoint().am_short(7, n, &[1; 16 << 10]), Ok(Posting::Done));
     }
     while sides[1].messages.len() < 4 {
         sides[1].turn();
@@ -412,12 +412,12 @@ fn message_of_half_a_kilobyte_is_gathered_and_longer_is_sent_inline() {
     assert_eq!(sides[1].messages.len(), 4);
     // A message that is gathered from pieces follows them; there is room for it.
     let pieces = [iov(sys::piece(b"to")), iov(sys::piece(b"gether"))];
-    assert_eq!(sides[0].endpoint().am_zcopy(7, 10, &pieces, 1), Ok(Posting::Done));
+    assert_eq!(sides[0].endpoint().am_zcopy(7, 7, &pieces, 1), Ok(Posting::Done));
     sides[0].turn();
-    for n in 0..10 {
-        assert_eq!(receive(&mut sides), (7, n, vec![1; 512]));
+    for n in 0..7 {
+        assert_eq!(receive(&mut sides), (7, n, vec![1; 16 << 10]));
     }
-    assert_eq!(receive(&mut sides), (7, 10, b"together".to_vec()));
+    assert_eq!(receive(&mut sides), (7, 7, b"together".to_vec()));
 }
 
 #[test]

@@ -30,6 +30,7 @@ pub(super) struct Dial {
     /// The failures of the routes tried so far.
     why: Vec<String>,
     status: Status,
+    /// The number of retries of the current route because the peer's host held an earlier connection.
     stale: usize,
     /// The time of the next request; `Some` if the listener had no room.
     again_at: Option<Instant>,
@@ -248,6 +249,7 @@ impl Wires {
             dial.stale += 1; // the retry uses a new queue pair with another number
         } else if let Some(route) = dial.routes.pop_front() {
             dial.status = status;
+            dial.stale = 0;
             dial.why.push(format!("{} ({}): {words}", route.remote, route.why));
         }
         self.try_next(number);

@@ -30,6 +30,8 @@ pub(crate) struct Told {
     pub(crate) messages: Vec<(u64, Vec<u8>)>,
     /// The cookie and result of each completed operation. For an atomic, the value is the fetched one.
     pub(crate) ended: Vec<(u64, Result<u64, Status>)>,
+    /// The index of the failed part in each completion that failed.
+    pub(crate) parts: Vec<u32>,
     /// The words of peers' puts with notification.
     pub(crate) notified: Vec<u64>,
     /// The identities of arrived peers.
@@ -54,6 +56,7 @@ pub(crate) fn poll(interface: &VerbsInterface, told: &mut Told) -> usize {
             }
             event::COMPLETION => {
                 told.ended.push((event.cookie, Err(Status::from_code(event.status))));
+                told.parts.push(event.id);
             }
             event::ENDPOINT_FAILED => {
                 let words = String::from_utf8(sys::payload(&event)).unwrap();

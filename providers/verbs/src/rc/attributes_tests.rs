@@ -43,6 +43,7 @@ fn module_capabilities_match_supported_operations() {
             caps::NEEDS_POLL,
             caps::TAKES_REGIONS,
             caps::NO_EVENT,
+            caps::RMA_LIST,
             caps::ATOMICS,
             caps::DEVICE_ATOMICS,
         ])

@@ -43,6 +43,7 @@ macro_rules! connection {
     };
 }
 
+mod list;
 mod parts;
 mod short_put;
 

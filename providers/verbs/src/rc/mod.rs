@@ -22,6 +22,8 @@ mod late_tests;
 #[cfg(test)]
 mod limits_tests;
 #[cfg(test)]
+mod list_tests;
+#[cfg(test)]
 mod moved_tests;
 #[cfg(test)]
 mod notify_tests;

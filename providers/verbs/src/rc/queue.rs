@@ -20,6 +20,8 @@ pub(crate) struct Ends {
     pub(crate) borrowed: Option<Box<[Loan]>>,
     /// Whether the device reads or writes memory of the application.
     pub(crate) foreign: bool,
+    /// The number of parts of the list that this send completes; 0 for another part of a list.
+    pub(crate) list: Option<u32>,
     pub(crate) role: Role,
 }
 
@@ -52,6 +54,8 @@ const FOREIGN: u8 = 16;
 const BORROWED: u8 = 32;
 /// A send of the provider, not of the application.
 const CONTROL: u8 = 64;
+/// A part of a list. With `COOKIE`, `result` has the number of parts.
+const LIST: u8 = 128;
 /// The flags of sends that need more than a completion event.
 const NOT_PLAIN: u8 = BUFFER | RESULT | BORROWED | CONTROL;
 
@@ -155,6 +159,10 @@ impl SendQueue {
             sent.result = result;
             flags |= RESULT;
         }
+        if let Some(parts) = ends.list {
+            sent.result = parts;
+            flags |= LIST;
+        }
         if let Some(loans) = ends.borrowed {
             self.borrowed.push_back(loans);
             flags |= BORROWED;
@@ -229,6 +237,7 @@ impl SendQueue {
             result: has(RESULT).then_some(result),
             borrowed: if has(BORROWED) { self.borrowed.pop_front() } else { None },
             foreign: has(FOREIGN),
+            list: has(LIST).then_some(result),
             role: if has(CONTROL) { role } else { Role::User },
         })
     }

@@ -26,7 +26,24 @@ pub(crate) enum Kind {
         from: Vec<Piece>,
         bytes: Vec<u8>,
     },
+    /// The puts or gets of a list with their targets, and their local pieces.
+    List {
+        put: bool,
+        parts: Vec<(Kind, (u64, u64, usize))>,
+        pieces: Vec<Piece>,
+    },
     Flush,
+}
+
+impl Kind {
+    pub(crate) fn list(put: bool, parts: Vec<(Kind, (u64, u64, usize))>) -> Kind {
+        let local = |(kind, _): &(Kind, (u64, u64, usize))| match kind {
+            Kind::Put { from: pieces, .. } | Kind::Get { to: pieces } => pieces.clone(),
+            _ => Vec::new(),
+        };
+        let pieces = parts.iter().flat_map(local).collect();
+        Kind::List { put, parts, pieces }
+    }
 }
 
 /// A memory operation, a gathered message, or a flush.
@@ -44,6 +61,8 @@ pub(crate) struct Op {
     fails: Option<Status>,
     /// The result at the target, and the tick at which its report is due.
     ended: Option<(Result<u64, Status>, u64)>,
+    /// The index of the first part that failed, if this is a list.
+    pub(crate) failed_part: u32,
     /// Whether the local completion was reported.
     told: bool,
     /// Whether the completion was reported as `OutcomeUnknown`: the memory may be accessed until the endpoint is closed.
@@ -61,8 +80,22 @@ pub(crate) struct FlushAll {
 impl Op {
     pub(crate) fn new(kind: Kind, cookie: u64, target: (u64, u64, usize), flags: u64) -> Op {
         let (number, epoch, due, held, told) = (0, 0, 0, false, false);
-        let (fails, ended, unknown) = (None, None, false);
-        Op { kind, cookie, target, flags, number, epoch, due, held, fails, ended, told, unknown }
+        let (fails, ended, failed_part, unknown) = (None, None, 0, false);
+        Op {
+            kind,
+            cookie,
+            target,
+            flags,
+            number,
+            epoch,
+            due,
+            held,
+            fails,
+            ended,
+            failed_part,
+            told,
+            unknown,
+        }
     }
 
     /// Checks whether the operation completes when its bytes have been read, because the application requested local completion.
@@ -86,6 +119,7 @@ impl Op {
             Kind::Put { .. } if self.told => &[],
             Kind::Put { from, .. } | Kind::Message { from, .. } => from,
             Kind::Get { to } => to,
+            Kind::List { pieces, .. } => pieces,
             Kind::Atomic { .. } | Kind::Flush => &[],
         }
     }
@@ -125,7 +159,8 @@ impl State {
                 let now = caps & caps::SYNCHRONOUS != 0
                     || verdict == Verdict::Act(Act::AtOnce)
                     || self.chance.per_mille_chance(at_once);
-                if now && free {
+                // The parts of a list may fail one by one, which only a completion can report.
+                if now && free && !matches!(op.kind, Kind::List { .. }) {
                     *result = self.carry_out(endpoint, &op)?;
                     return Ok(Posting::Done);
                 }
@@ -204,7 +239,8 @@ impl State {
     fn may_run(&self, endpoint: usize, op: &Op, earlier: usize) -> bool {
         let ops = &self.endpoints[endpoint].ops;
         let tells = matches!(op.kind, Kind::Put { word: Some(_), .. });
-        let put = |earlier: &Op| matches!(earlier.kind, Kind::Put { .. });
+        let put =
+            |earlier: &Op| matches!(earlier.kind, Kind::Put { .. } | Kind::List { put: true, .. });
         ops.iter().all(|earlier| earlier.epoch >= op.epoch || earlier.ended.is_some())
             && (!tells || ops[..earlier].iter().all(|op| !put(op) || op.ended.is_some()))
     }
@@ -265,8 +301,24 @@ impl State {
                 let before = target.atomic(*which, *operand, *compare)?;
                 Ok(if op.flags & op_flags::FETCH != 0 { before } else { 0 })
             }
-            Kind::Message { .. } | Kind::Flush => Ok(0),
+            Kind::Message { .. } | Kind::List { .. } | Kind::Flush => Ok(0),
         }
+    }
+
+    /// Carries out the parts of a list up to the first one that fails. An operation that is to fail does so at any of its parts.
+    fn carry_out_list(&mut self, endpoint: usize, list: &Op) -> (Result<u64, Status>, u32) {
+        let Kind::List { parts, .. } = &list.kind else { return (Ok(0), 0) };
+        let most = self.chance.below(parts.len() as u64) as usize;
+        for (index, (kind, target)) in parts.iter().enumerate() {
+            if let Some(status) = list.fails.filter(|_| index == most) {
+                return (Err(status), index as u32);
+            }
+            let part = Op::new(kind.clone(), list.cookie, *target, list.flags);
+            if let Err(status) = self.carry_out(endpoint, &part) {
+                return (Err(status), index as u32);
+            }
+        }
+        (Ok(0), 0)
     }
 
     /// Delivers the notification of a put. The notification is not ordered with messages, but follows earlier notifications.
@@ -316,10 +368,12 @@ impl State {
             }
             let (at, place) = ready[self.chance.below(ready.len() as u64) as usize];
             let op = self.endpoints[at].ops[place].clone();
-            let result = match op.fails {
-                Some(status) => Err(status),
-                None => self.carry_out(at, &op),
+            let (result, failed_part) = match (&op.kind, op.fails) {
+                (Kind::List { .. }, _) => self.carry_out_list(at, &op),
+                (_, Some(status)) => (Err(status), 0),
+                (_, None) => (self.carry_out(at, &op), 0),
             };
+            self.endpoints[at].ops[place].failed_part = failed_part;
             // If the local completion was already reported, the next flush reports the failure.
             let status = result.err().filter(|status| op.told || *status != Status::OutcomeUnknown);
             if let Some(status) = status.filter(|_| op.ends_locally()) {
@@ -330,9 +384,13 @@ impl State {
         }
     }
 
-    pub(super) fn completion(&mut self, interface: usize) -> Option<(u64, Result<u64, Status>)> {
-        if let Some(flushed) = self.flushed_all(interface) {
-            return Some(flushed);
+    /// Returns the cookie, the result and the failed part of an operation whose completion is due.
+    pub(super) fn completion(
+        &mut self,
+        interface: usize,
+    ) -> Option<(u64, Result<u64, Status>, u32)> {
+        if let Some((cookie, result)) = self.flushed_all(interface) {
+            return Some((cookie, result, 0));
         }
         let tick = self.tick;
         for at in 0..self.endpoints.len() {
@@ -357,15 +415,15 @@ impl State {
             match op.ended {
                 Some((result @ Err(Status::OutcomeUnknown), _)) if !op.told => {
                     op.unknown = true;
-                    return Some((op.cookie, result));
+                    return Some((op.cookie, result, op.failed_part));
                 }
                 Some((result, _)) => {
                     let op = endpoint.ops.remove(place);
                     if !op.told && (!op.ends_locally() || result == Err(Status::Canceled)) {
-                        return Some((op.cookie, result));
+                        return Some((op.cookie, result, op.failed_part));
                     }
                     if !op.told {
-                        return Some((op.cookie, Ok(0)));
+                        return Some((op.cookie, Ok(0), 0));
                     }
                     return self.completion(interface);
                 }
@@ -373,7 +431,7 @@ impl State {
                     op.told = true;
                     // The bytes were copied: the operation is carried out later, from the copy.
                     op.due = tick + 1 + self.lanes[self.interfaces[interface].lane].delay;
-                    return Some((op.cookie, Ok(0)));
+                    return Some((op.cookie, Ok(0), 0));
                 }
             }
         }

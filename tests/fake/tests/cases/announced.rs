@@ -9,8 +9,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 use tieline::{
-    Access, Close, CompletionError, Context, Endpoint, PostError, Region, Rendezvous, Request,
-    Status, Worker,
+    Access, Close, CompletionError, Context, Endpoint, NotClosed, PostError, Region, Rendezvous,
+    Request, Status, Worker,
 };
 use tieline_fake::{Act, Lane, Rule, Slot, World};
 
@@ -420,6 +420,61 @@ cases! {
             assert!(stage.world.calls(Slot::Get).is_empty(), "the key would end the connection");
             assert_eq!((stage.a.counters().malformed, stage.b.counters().malformed), (0, 0));
             assert_untouched(memory);
+            stage.assert_no_faults();
+        }
+    }
+
+    fn withdrawn_messages_hold_memory_up_to_a_bound() {
+        const MOST: usize = 1024;
+        let stage = Stage::new(vec![Lane::whole("all").over_circuits()]);
+        let came = kept_at_b(&stage, 5);
+        let another = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+        let len = stage.ab.max_message().unwrap() + 1;
+        let [held, free] = [(); 2].map(|()| stage.local(vec![3; len]));
+        for nth in 0..=MOST {
+            let region = if nth < MOST { &held } else { &free };
+            let _ = pending(another.send_regions(5, 0, &[(region, 0..len)]));
+            assert!(stage.until(|| came.borrow().len() == nth + 1));
+        }
+        drop(another);
+        free.close().unwrap();
+        let region = held.close().unwrap_err().region;
+        stage.settle();
+        came.borrow_mut().clear();
+        stage.settle();
+        region.close().unwrap();
+        assert_eq!((stage.a.counters().malformed, stage.b.counters().malformed), (0, 0));
+        stage.assert_no_faults();
+    }
+
+    fn memory_of_withdrawn_message_is_registered_until_answer() {
+        for takes in [true, false] {
+            let stage = Stage::new(vec![Lane::whole("all").over_circuits()]);
+            let came = kept_at_b(&stage, 5);
+            let another = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+            let len = stage.ab.max_message().unwrap() + 1;
+            let region = stage.local(vec![3; len]);
+            let sent = pending(another.send_regions(5, 0, &[(&region, 0..len)]));
+            assert!(stage.until(|| !came.borrow().is_empty()));
+            drop(another);
+            let ended = stage.end_of(&sent).expect("with its endpoint").unwrap_err();
+            assert!(matches!(ended, CompletionError::Canceled(_)), "{ended}");
+            let NotClosed { error, region, .. } = region.close().unwrap_err();
+            assert_eq!(error.status(), Status::Busy);
+            let memory = stage.at_b.register_transient(vec![0xee; len]).unwrap();
+            let announcement = came.borrow_mut().pop().unwrap();
+            // The receiver has not processed the withdrawal yet.
+            match takes {
+                true => {
+                    let taken = announcement.receive_into(&memory, 0..len).unwrap();
+                    assert_eq!(stage.b.finish(taken), Ok(0));
+                    assert_eq!(memory.to_vec(0..len).unwrap(), vec![3; len]);
+                }
+                false => drop(announcement),
+            }
+            stage.settle();
+            region.close().unwrap();
+            assert_eq!((stage.a.counters().malformed, stage.b.counters().malformed), (0, 0));
             stage.assert_no_faults();
         }
     }

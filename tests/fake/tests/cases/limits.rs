@@ -8,7 +8,7 @@ use tieline_plugin_api::abi::EndpointLimits;
 
 const LESS: EndpointLimits = EndpointLimits {
     max_short: 16,
-    max_packed: 100,
+    max_packed: 80,
     max_put: 10,
     max_get: 7,
     ..EndpointLimits::empty()
@@ -18,23 +18,23 @@ fn narrow() -> Lane {
     Lane { limits: LESS, ..Lane::whole("all") }
 }
 
-/// Posts messages of 0 to 100 bytes, which is the limit, and a put and a get of several pieces. The fake provider records a fault
+/// Posts messages of 0 to 80 bytes, which is the limit, and a put and a get of several pieces. The fake provider records a fault
 /// for each operation that is too long.
 #[track_caller]
 fn everything_fits(stage: &Stage) {
-    assert_eq!(stage.ab.max_message().unwrap(), 100);
+    assert_eq!(stage.ab.max_message().unwrap(), 80);
     let seen = stage.log_at_b(5);
-    for len in 0..=100 {
+    for len in 0..=80 {
         let _ = stage.ended(stage.ab.send(5, len as u64, &vec![1; len])).unwrap();
     }
-    let error = stage.ab.send(5, 0, &[1; 101]).unwrap_err();
+    let error = stage.ab.send(5, 0, &[1; 81]).unwrap_err();
     assert!(matches!(error, PostError::Correct(_)));
     assert_eq!(error.status(), Status::TooLarge);
     assert_eq!(
-        stage.ab.send_packed(5, 0, 101, |out| out.len()).unwrap_err().status(),
+        stage.ab.send_packed(5, 0, 81, |out| out.len()).unwrap_err().status(),
         Status::TooLarge
     );
-    assert!(stage.until(|| seen.borrow().len() == 101));
+    assert!(stage.until(|| seen.borrow().len() == 81));
     let (target, key) = stage.target(vec![0; 64]);
     let local = stage.local((0..64).collect());
     let before = [Slot::Put, Slot::Get].map(|slot| stage.world.calls(slot).len());
@@ -128,7 +128,7 @@ cases! {
         let ab = stage.a.connect(&stage.b.address().unwrap()).unwrap();
         stage.world.rule(Rule::every(Slot::Connect, Act::Refuse(Status::Again)));
         let long = pending(ab.send(5, 0, &[1; 500]));
-        let short = pending(ab.send(5, 1, &[1; 100]));
+        let short = pending(ab.send(5, 1, &[1; 80]));
         stage.world.forget_rules();
         let ended = stage.end_of(&long).unwrap().unwrap_err();
         assert_eq!(ended.status(), Status::TooLarge);

@@ -28,7 +28,7 @@ fn words(told: &Told) -> Vec<u32> {
     told.borrow().iter().map(|(_, word, _)| *word).collect()
 }
 
-fn ways() -> Vec<(&'static str, Vec<Lane>)> {
+pub(crate) fn ways() -> Vec<(&'static str, Vec<Lane>)> {
     let messages = || Lane::messages("am");
     let rail = |name, telling: bool| {
         let lane = Lane { module: "rail", ..Lane::memory(name).late(7) };

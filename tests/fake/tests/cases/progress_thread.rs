@@ -5,7 +5,7 @@ use crate::stage::{Stage, pending};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tieline::{Completion, Outcome, Status, Worker};
+use tieline::{Close, Completion, Outcome, Status, Worker};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::caps;
 
@@ -100,6 +100,23 @@ cases! {
                 assert_eq!(target.to_vec(0..8).unwrap(), [byte; 8]);
             }
         }
+    }
+
+    /// Both requests wait for the connection to the same service worker.
+    fn canceled_endpoint_leaves_requests_of_others_to_the_service_worker() {
+        let lanes = vec![Lane::messages("am").over_circuits(), Lane::connector("mail")];
+        let stage = Stage::with(lanes, &[("TIELINE_PROGRESS_THREAD", "on")]);
+        let (target, key) = stage.target(vec![0; 16]);
+        let other = stage.a.connect(&stage.b.address().unwrap()).unwrap();
+        let other_key = other.import_key(&target.remote_key().unwrap()).unwrap();
+        let gone = pending(stage.ab.put_bytes(&[1; 8], &key, 0));
+        let kept = other.put_bytes(&[2; 8], &other_key, 8).unwrap();
+        assert!(!kept.is_done());
+        let _ = stage.ab.close(Close::Cancel).unwrap();
+        let ended = stage.a.test(&gone).unwrap().unwrap_err();
+        assert_eq!(ended.status(), Status::Canceled);
+        assert!(is_done(&stage, kept));
+        assert_eq!(target.to_vec(0..16).unwrap(), [[0; 8], [2; 8]].concat());
     }
 
     fn operations_waiting_for_stopped_thread_go_to_worker() {

@@ -27,7 +27,7 @@ pub(crate) fn try_context(
     for (name, value) in settings {
         builder = builder.set(name, value);
     }
-    builder.out_of_band(world.has_circuits()).open()
+    builder.out_of_band(world.has_circuits()).publish_keys(true).open()
 }
 
 /// Wire-up datagrams, each with the name of the worker to which it is addressed.

@@ -43,6 +43,20 @@ cases! {
         assert!(refused.why().contains("rma belongs to the thread"), "{refused}");
     }
 
+    fn module_of_one_thread_stays_closed_for_driven_worker_and_is_named() {
+        let (movable, bound) = (Lane::messages("am").with(caps::ANY_THREAD), Lane::memory("rma"));
+        let stage = Stage::new(vec![movable, bound]);
+        let driven = stage.at_a.driven_worker().unwrap();
+        let report = stage.at_a.report();
+        let (why, warnings) = (report.why(), report.warnings.join(" | "));
+        let named = |text: &str| text.contains("rma is not used") && text.contains("belongs to the thread");
+        assert!(named(&why) || named(&warnings), "{why} {warnings}");
+        drop(driven);
+        let stage = Stage::new(vec![Lane::messages("am")]);
+        let refused = stage.at_a.driven_worker().unwrap_err();
+        assert!(refused.why().contains("am belongs to the thread"), "{refused}");
+    }
+
     fn wait_set_honors_timeout_although_module_has_no_descriptor() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         stage.settle();

@@ -1,10 +1,14 @@
 //! Runs a program over a set of providers, and compares each result with the oracle.
 
 mod closing;
+mod counted;
+mod delivery;
 mod ends;
 mod failing;
 mod lies;
 mod long;
+mod notices;
+mod numbers;
 mod puts;
 mod sends;
 mod sys;
@@ -12,20 +16,23 @@ mod told;
 mod workers;
 
 use crate::model::Model;
-use crate::program::{BETTER, ENDS, Handler, Program, Step, TARGET};
+use crate::program::{ENDS, Program, Step, TARGET};
 use closing::{Closing, Own};
+use counted::Counted;
+use delivery::Acknowledged;
 use failing::Failing;
 use lies::Prey;
 use long::Long;
-use sends::{IDS, payload};
+use notices::{Notices, Seen};
 use std::cell::{Cell, RefCell};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::{Rc, Weak};
 use tieline::{
     Access, CompletionError, ConnectError, Context, Endpoint, Error, Outcome, PostError, Region,
     RemoteKey, Rendezvous, Request, Status, Worker,
 };
-use tieline_fake::{Act, Rule, Slot, World};
+use tieline_fake::World;
 use told::Told;
 use workers::Unheard;
 
@@ -67,24 +74,45 @@ fn progress(worker: &Worker) -> usize {
     catch_unwind(AssertUnwindSafe(|| worker.progress())).unwrap_or(1)
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum What {
     Memory(usize),
     Message(u64),
     Long(u64),
-    Flush { end: usize, posted: u64 },
-    FlushMessages { sent: usize },
+    /// A message whose operation ends with the acknowledgement.
+    Delivery(u64),
+    Notice(u64),
+    /// A lookup of the key of a number.
+    Key {
+        published: bool,
+    },
+    Flush {
+        end: usize,
+        posted: u64,
+    },
+    FlushMessages {
+        sent: usize,
+    },
 }
 
 struct Open {
     what: What,
-    request: Request,
+    outcome: Outcome,
     /// The word with which the operation is tracked; a tracked operation is not tested.
     word: Option<u64>,
     /// The destination of a get, with a guard on either side of its range.
     landing: Option<Own>,
     /// The source of a put, which is overwritten after its end.
     source: Option<Own>,
+}
+
+impl Open {
+    fn request(&self) -> &Request {
+        match &self.outcome {
+            Outcome::Pending(request) => request,
+            Outcome::Done(_) => unreachable!("only pending operations are open"),
+        }
+    }
 }
 
 /// An endpoint, and the objects that belong to it.
@@ -102,8 +130,9 @@ struct End {
 struct Heard {
     headers: Vec<u64>,
     trouble: Option<String>,
-    /// The words of notifications, each with the contents of the target's memory at that time.
-    told: Vec<(u32, Vec<u8>)>,
+    /// The notifications, each with the contents of the target's memory at that time.
+    told: Vec<(Seen, Vec<u8>)>,
+    acknowledged: Acknowledged,
     /// The accepted answers, by the worker number of the end.
     answered: [Vec<u64>; ENDS],
     kept: Vec<(u64, Rendezvous)>,
@@ -128,6 +157,8 @@ struct Run {
     unheard: Unheard,
     serial: u64,
     refusals: usize,
+    /// The operations that are lists.
+    lists: BTreeSet<usize>,
     heard: Rc<RefCell<Heard>>,
     answers: Rc<RefCell<[Vec<u64>; ENDS]>>,
     target: Region,
@@ -139,6 +170,8 @@ struct Run {
     closing: Closing,
     failing: Failing,
     told: Told,
+    notices: Notices,
+    counted: Counted,
     prey: Rc<Prey>,
     long: Long,
 }
@@ -172,7 +205,8 @@ impl Run {
             for (name, value) in &providers.settings {
                 builder = builder.set(name, value);
             }
-            builder.set("TIELINE_QUEUE_BYTES", &program.queue_bytes.to_string()).open()
+            let builder = builder.set("TIELINE_QUEUE_BYTES", &program.queue_bytes.to_string());
+            builder.publish_keys(true).open()
         };
         let (at_a, at_b) = (context()?, context()?);
         let b = Rc::new(at_b.worker()?);
@@ -180,49 +214,20 @@ impl Run {
             true => at_b.alloc(TARGET)?,
             false => at_b.register_with(vec![0; TARGET], Access::ALL)?,
         };
+        target.publish(numbers::PUBLISHED)?;
         let heard: Rc<RefCell<Heard>> = Rc::default();
         let answers: Rc<RefCell<[Vec<u64>; ENDS]>> = Rc::default();
-        for (handler, id) in
-            [Handler::Listens, Handler::Answers, Handler::Connects, Handler::Panics]
-                .into_iter()
-                .zip(IDS)
-        {
-            let (log, worker) = (heard.clone(), Rc::downgrade(&b));
-            b.on_message(id, move |message| {
-                let serial = message.header();
-                {
-                    let mut log = log.borrow_mut();
-                    log.headers.push(serial);
-                    if message.payload() != payload(serial, message.payload().len()) {
-                        log.trouble =
-                            Some(format!("message {serial:#x} has other bytes than were sent"));
-                    }
-                }
-                let Some(worker) = worker.upgrade() else { return };
-                match handler {
-                    Handler::Listens => {}
-                    Handler::Answers => {
-                        let kept = message.keep();
-                        let sent = worker
-                            .endpoint_to(message.peer())
-                            .is_ok_and(|back| back.send(ANSWER, serial, kept.payload()).is_ok());
-                        if sent {
-                            log.borrow_mut().answered[(serial >> 56) as usize].push(serial);
-                        }
-                    }
-                    Handler::Connects => drop(worker.address().map(|own| worker.connect(&own))),
-                    Handler::Panics => resume_unwind(Box::new("a handler that panics")),
-                }
-            })?;
-        }
+        sends::listen(&b, &heard)?;
+        delivery::listen(&b, &heard)?;
         long::listen(&b, &heard)?;
+        notices::listen(&b, &heard, &target)?;
         let prey = Rc::new(Prey::new(&at_a, &at_b)?);
         lies::listen(&b, &prey)?;
         let (log, memory, lied) = (heard.clone(), target.clone(), prey.clone());
         b.on_notification(move |_, word| {
             lied.hear(word);
             let bytes = memory.to_vec(0..TARGET).unwrap_or_default();
-            log.borrow_mut().told.push((word, bytes));
+            log.borrow_mut().told.push((Seen::Word(word), bytes));
         })?;
         let mut workers = Vec::new();
         for end in 0..ENDS {
@@ -245,6 +250,7 @@ impl Run {
             unheard: Unheard::default(),
             serial: 0,
             refusals: 0,
+            lists: BTreeSet::new(),
             heard,
             answers,
             target,
@@ -255,6 +261,8 @@ impl Run {
             closing: Closing::default(),
             failing: Failing::default(),
             told: Told::default(),
+            notices: Notices::default(),
+            counted: Counted::default(),
             prey,
             long: Long::default(),
         };
@@ -264,36 +272,6 @@ impl Run {
             run.meet(end)?;
         }
         Ok(run)
-    }
-
-    fn connect(&mut self, end: usize) -> Result<End, Error> {
-        let endpoint = self.workers[end].connect(&self.b.address()?)?;
-        let key = self.target.remote_key()?;
-        let first = endpoint.import_key(&key)?;
-        let two = self.world.filter(|world| world.lanes().contains(&BETTER));
-        let second = match two {
-            Some(world) => {
-                let refused = Act::Refuse(Status::KeyRejected);
-                world.rule(Rule::every(Slot::ImportKey, refused).on(BETTER));
-                let second = endpoint.import_key(&key)?;
-                world.forget_rules();
-                second
-            }
-            None => first.clone(),
-        };
-        let (number, keys) = (self.model.open_end(), [first, second]);
-        Ok(End { number, endpoint, keys, open: Vec::new(), sent: Vec::new(), broken: false })
-    }
-
-    fn meet(&mut self, end: usize) -> Result<(), Error> {
-        let back = self.b.connect(&self.workers[end].address()?)?;
-        if let Outcome::Pending(request) = back.flush_messages()? {
-            while self.b.test(&request).is_none() {
-                let _ = (progress(&self.b), progress(&self.workers[end]));
-            }
-        }
-        self.back.push(back);
-        Ok(())
     }
 
     fn end(&mut self, end: usize) -> &mut End {
@@ -320,7 +298,16 @@ impl Run {
             }
             Err(error) => {
                 if let What::Memory(op) = what {
-                    self.model.refuse(op);
+                    match (&error, self.lists.contains(&op)) {
+                        // Descriptors before the failed one have been carried out.
+                        (PostError::Correct(_) | PostError::Reconnect(_), true) => {
+                            self.model.lose(op);
+                        }
+                        _ => self.model.refuse(op),
+                    }
+                    if error.status() == Status::TooLarge && self.lists.contains(&op) {
+                        return Ok(false);
+                    }
                 }
                 if self.is_planned(end, error.status()) {
                     return Ok(false);
@@ -357,6 +344,7 @@ impl Run {
                 if let What::Memory(op) = what {
                     self.model.lose(op);
                 }
+                self.notices.is_not_well(what);
                 // A provider may still use the memory.
                 self.closing.add([landing, source]);
                 return Ok(());
@@ -380,6 +368,9 @@ impl Run {
             }
             What::Message(_) => Ok(()),
             What::Long(serial) => self.is_taken(end, serial),
+            What::Delivery(serial) => self.is_delivered(serial),
+            What::Notice(serial) => self.is_sent(serial),
+            What::Key { published } => numbers::is_found(published),
             What::Flush { end: number, posted } => {
                 self.model.flushed(number, posted);
                 Ok(())
@@ -403,14 +394,15 @@ impl Run {
     fn ask(&mut self) -> Result<(), String> {
         self.hear()?;
         self.ask_taking()?;
+        self.ask_counted()?;
         for end in (0..ENDS).filter(|end| self.ends[*end].is_some()).collect::<Vec<_>>() {
             let open = std::mem::take(&mut self.end(end).open);
             for operation in open {
                 match self.how(end, &operation)? {
                     None => self.end(end).open.push(operation),
                     Some(result) => {
-                        let Open { what, landing, source, request, .. } = operation;
-                        drop(request);
+                        let Open { what, landing, source, outcome, .. } = operation;
+                        drop(outcome);
                         self.ended(end, what, result, landing, source)?;
                     }
                 }
@@ -425,7 +417,9 @@ impl Run {
             match self.how(end, &open)? {
                 None => self.leaving.push((end, open)),
                 Some(Ok(_)) => {}
-                Some(Err(CompletionError::Refused(_))) if matches!(open.what, What::Long(_)) => {}
+                // A rendezvous message was refused, or the target has no memory of that number.
+                Some(Err(CompletionError::Refused(_) | CompletionError::Unknown(_)))
+                    if matches!(open.what, What::Long(_) | What::Notice(_) | What::Key { .. }) => {}
                 Some(Err(error))
                     if matches!(error.status(), Status::Canceled | Status::TimedOut)
                         || self.has_lost[end] && error.status() == Status::Closed
@@ -480,9 +474,17 @@ impl Run {
         }
         match step {
             Step::Put { end, how, cell, len, tells } => self.put(end, how, (cell, len), tells),
-            Step::Get { end, cell, len, pieces } => self.get(end, (cell, len), pieces),
+            Step::Get { end, cell, len, how } => self.get(end, (cell, len), how),
             Step::Atomic { end, word, fetch, how } => self.atomic(end, word, fetch, how),
             Step::Send { end, how, len, handler } => self.send(end, how, len, handler),
+            Step::Deliver { end, len, how } => self.deliver(end, len, how),
+            Step::Acknowledge { nth, gives } => {
+                self.acknowledge(nth, gives);
+                Ok(())
+            }
+            Step::Notify { end, follows, len } => self.notify(end, follows, len),
+            Step::Batch { end, cell, puts } => self.batch(end, cell, puts),
+            Step::Number { end, published } => self.look_up(end, published),
             Step::SendLong { end, more } => self.send_long(end, more),
             Step::Take { nth, quarters } => self.take(nth, quarters),
             Step::Refuse { nth } => {
@@ -493,33 +495,17 @@ impl Run {
                 let posted = self.model.now();
                 let number = self.end(end).number;
                 let flush = self.end(end).endpoint.flush();
-                self.posted(end, What::Flush { end: number, posted }, flush, None, None).map(|_| ())
+                if self.posted(end, What::Flush { end: number, posted }, flush, None, None)? {
+                    self.notices.start_anew(number, posted);
+                }
+                Ok(())
             }
             Step::FlushMessages { end } => {
                 let sent = self.end(end).sent.len();
                 let flush = self.end(end).endpoint.flush_messages();
                 self.posted(end, What::FlushMessages { sent }, flush, None, None).map(|_| ())
             }
-            Step::FlushWorker { end } => {
-                let (posted, number) = (self.model.now(), self.end(end).number);
-                WAITING.set(true);
-                let flushed = self.workers[end].flush();
-                WAITING.set(false);
-                // The operations are tested before the flush, because a failure that a test has reported is not reported by the
-                // flush.
-                self.ask()?;
-                let broken = self.end(end).broken;
-                match flushed {
-                    Ok(()) if !broken => self.model.flushed(number, posted),
-                    Err(error) if self.is_planned(end, error.status()) => {
-                        self.model.flush_failed(number, posted);
-                    }
-                    Err(error) if !broken => return Err(format!("the flush failed: {error}")),
-                    // The flush may report the failed endpoint or omit it.
-                    Ok(()) | Err(_) => {}
-                }
-                Ok(())
-            }
+            Step::FlushWorker { end } => self.flush_worker(end),
             Step::Fence { end } => {
                 let fenced = self.end(end).endpoint.fence();
                 let broken = self.end(end).broken;
@@ -544,7 +530,9 @@ impl Run {
             Step::Forget { end } => {
                 let open = std::mem::take(&mut self.end(end).open);
                 // The next flush reports the failure of an operation whose request was dropped.
-                let stays = |open: &Open| open.word.is_some() || matches!(open.what, What::Long(_));
+                let fails =
+                    |what| matches!(what, What::Long(_) | What::Delivery(_) | What::Notice(_));
+                let stays = |open: &Open| open.word.is_some() || fails(open.what);
                 let (told, open): (_, Vec<_>) = open.into_iter().partition(stays);
                 self.end(end).open = told;
                 open.iter().for_each(|open| self.give_up(open.what));

@@ -6,6 +6,7 @@
 //! * A successful flush: every operation posted on that endpoint before the flush has been carried out.
 //! * A notification: its put and every put posted earlier on that endpoint have been carried out. A notification arrives once, and
 //!   always if the put succeeded.
+//! * A notification with bytes: the operations that it follows have been carried out, and none of them has failed or was cancelled.
 //! * A fence: operations posted before it are carried out before operations posted after it.
 //! * A cancelled operation: no part of it has been carried out.
 //! * An operation that failed, or whose endpoint was dropped or broke: the operation is carried out at most once.
@@ -43,6 +44,9 @@ struct Op {
     /// Whether the operation succeeded, so that its notification has to arrive. On a broken end the arrival is uncertain.
     owes: bool,
     told: bool,
+    /// Whether a notification has arrived that is sent only if the operation succeeds.
+    vouched: bool,
+    failed: bool,
 }
 
 impl Op {
@@ -106,6 +110,8 @@ impl Model {
             refused: false,
             owes: false,
             told: false,
+            vouched: false,
+            failed: false,
         });
         self.ops.len() - 1
     }
@@ -225,6 +231,43 @@ impl Model {
             }
         }
         self.look(memory).map_err(|why| format!("when operation {op} was told: {why}"))
+    }
+
+    /// Records that an operation has failed or was cancelled on an endpoint that continues.
+    pub(crate) fn fail(&mut self, op: usize) -> Result<(), String> {
+        self.ops[op].failed = true;
+        match self.ops[op].vouched {
+            true => Err(format!("operation {op} failed, and a notification behind it was sent")),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the operations of an endpoint that a notification follows if it follows everything. Those posted since the moment
+    /// `since` have to succeed.
+    pub(crate) fn posted_by(&self, end: usize, since: u64) -> Vec<(usize, bool)> {
+        let own = self.ops.iter().enumerate().filter(|(_, op)| op.end == end && !op.refused);
+        own.map(|(number, op)| (number, op.posted > since)).collect()
+    }
+
+    /// Records that a notification has arrived that follows these operations, with these contents of the target's memory.
+    pub(crate) fn followed(&mut self, ops: &[(usize, bool)], memory: &[u8]) -> Result<(), String> {
+        let now = self.now();
+        for (op, succeeds) in ops {
+            let this = &mut self.ops[*op];
+            if *succeeds && this.failed {
+                return Err(format!("it follows operation {op}, which failed"));
+            }
+            this.vouched |= succeeds;
+            if !this.failed && !this.refused && !this.is_unsure() && this.complete.is_none() {
+                this.complete = Some(now);
+            }
+        }
+        self.look(memory)
+    }
+
+    /// Records the end of an operation that a counter counts. It may have been recorded as lost before.
+    pub(crate) fn end_counted(&mut self, op: usize) -> Result<(), String> {
+        if self.ops[op].ended { Ok(()) } else { self.end(op, 0) }
     }
 
     pub(crate) fn untold(&self) -> Option<usize> {

@@ -1,5 +1,8 @@
 //! Programs: the steps of two workers of one context against a third worker of another context, and the lanes.
 
+mod lie;
+
+pub(crate) use lie::Lie;
 use proptest::prelude::*;
 use tieline_fake::Lane;
 use tieline_plugin_api::caps;
@@ -23,6 +26,18 @@ pub(crate) enum Put {
     Local,
     Bytes,
     Pieces,
+    /// Memory by its address.
+    Raw,
+    /// A list of descriptors, some of them by address.
+    List,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Get {
+    Region,
+    Pieces,
+    Raw,
+    List,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +45,7 @@ pub(crate) enum Send {
     Plain,
     Packed,
     Regions,
+    Headed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,63 +56,24 @@ pub(crate) enum Handler {
     Panics,
 }
 
+/// The handling of a requested acknowledgement by the target's handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lie {
-    Put,
-    Get,
-    GetData,
-    Atomic,
-    Reply,
-    Ping,
-    Assist,
-    Wireup,
-    Service,
-    Notify,
-    PutNotify,
-    Announce,
-    Withdraw,
-    Key,
-    KeyIs,
+pub(crate) enum Acknowledges {
+    /// The handler returns without taking it.
+    Returns,
+    Keeps,
+    Drops,
+    Panics,
 }
 
-impl Lie {
-    pub(crate) const ALL: [Lie; 15] = [
-        Lie::Put,
-        Lie::Get,
-        Lie::GetData,
-        Lie::Atomic,
-        Lie::Reply,
-        Lie::Ping,
-        Lie::Assist,
-        Lie::Wireup,
-        Lie::Service,
-        Lie::Notify,
-        Lie::PutNotify,
-        Lie::Announce,
-        Lie::Withdraw,
-        Lie::Key,
-        Lie::KeyIs,
-    ];
-
-    pub(crate) fn id(self) -> u32 {
-        match self {
-            Lie::Put => 0xf000,
-            Lie::Get => 0xf001,
-            Lie::GetData => 0xf002,
-            Lie::Atomic => 0xf003,
-            Lie::Reply => 0xf004,
-            Lie::Ping => 0xf005,
-            Lie::Assist => 0xf006,
-            Lie::Wireup => 0xf007,
-            Lie::Service => 0xf008,
-            Lie::Notify => 0xf009,
-            Lie::PutNotify => 0xf00a,
-            Lie::Announce => 0xf00b,
-            Lie::Withdraw => 0xf00c,
-            Lie::Key => 0xf00d,
-            Lie::KeyIs => 0xf00e,
-        }
-    }
+/// The operations that a notification follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Follows {
+    Everything,
+    /// Up to three operations of the end that have not been tested, from this one on.
+    Operations(usize),
+    /// The same operations by their numbers.
+    Numbers(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +90,7 @@ pub(crate) enum Step {
         end: usize,
         cell: usize,
         len: usize,
-        pieces: bool,
+        how: Get,
     },
     Atomic {
         end: usize,
@@ -126,6 +103,33 @@ pub(crate) enum Step {
         how: Send,
         len: usize,
         handler: Handler,
+    },
+    /// Sends a message whose operation ends with the target's acknowledgement.
+    Deliver {
+        end: usize,
+        len: usize,
+        how: Acknowledges,
+    },
+    /// Makes the target give or drop an acknowledgement that it has kept.
+    Acknowledge {
+        nth: usize,
+        gives: bool,
+    },
+    Notify {
+        end: usize,
+        follows: Follows,
+        len: usize,
+    },
+    /// Posts puts that the end's counter counts, and a notification that follows the counter.
+    Batch {
+        end: usize,
+        cell: usize,
+        puts: usize,
+    },
+    /// Looks up the key of a number under which the target has published its memory, or of a number without memory.
+    Number {
+        end: usize,
+        published: bool,
     },
     /// Sends a message whose length exceeds the inline limit by this number of bytes.
     SendLong {
@@ -206,12 +210,19 @@ pub(crate) enum Step {
 impl Step {
     pub(crate) fn end(self) -> Option<usize> {
         match self {
-            Step::Turn { .. } | Step::Take { .. } | Step::Refuse { .. } => None,
+            Step::Turn { .. }
+            | Step::Take { .. }
+            | Step::Refuse { .. }
+            | Step::Acknowledge { .. } => None,
             Step::Put { end, .. }
             | Step::Get { end, .. }
             | Step::Atomic { end, .. }
             | Step::Send { end, .. }
             | Step::SendLong { end, .. }
+            | Step::Deliver { end, .. }
+            | Step::Notify { end, .. }
+            | Step::Batch { end, .. }
+            | Step::Number { end, .. }
             | Step::Flush { end }
             | Step::FlushMessages { end }
             | Step::FlushWorker { end }
@@ -231,7 +242,7 @@ impl Step {
     fn of(self, end: usize) -> Step {
         match self {
             Step::Put { how, cell, len, tells, .. } => Step::Put { end, how, cell, len, tells },
-            Step::Get { cell, len, pieces, .. } => Step::Get { end, cell, len, pieces },
+            Step::Get { cell, len, how, .. } => Step::Get { end, cell, len, how },
             Step::Atomic { word, fetch, how, .. } => Step::Atomic { end, word, fetch, how },
             other => other,
         }
@@ -330,13 +341,16 @@ impl Program {
         match self.shape {
             Shape::Whole => vec![first.of(Lane::whole("all"))],
             Shape::Messages => vec![first.of(Lane::messages("am"))],
-            Shape::Two => vec![first.of(Lane::messages("am")), second.of(Lane::memory("rma"))],
+            Shape::Two => {
+                let memory = Lane::memory("rma").with(caps::RMA_LIST);
+                vec![first.of(Lane::messages("am")), second.of(memory)]
+            }
             Shape::TwoWithoutAtomics => {
                 let memory = Lane::memory("rma").without_atomics();
                 vec![first.of(Lane::messages("am")), second.of(memory)]
             }
             Shape::Synchronous => {
-                let memory = Lane::memory("rma").synchronous();
+                let memory = Lane::memory("rma").synchronous().with(caps::RMA_LIST);
                 vec![first.of(Lane::messages("am")), second.of(memory)]
             }
             Shape::TwoProviders => {
@@ -344,7 +358,7 @@ impl Program {
                 vec![first.of(Lane::messages("am")), second.of(memory)]
             }
             Shape::TwoMemories => {
-                let better = Lane { priority: 9, ..Lane::memory(BETTER) };
+                let better = Lane { priority: 9, ..Lane::memory(BETTER) }.with(caps::RMA_LIST);
                 let other = second.of(Lane::memory("other"));
                 vec![first.of(Lane::messages("am")), first.of(better), other]
             }
@@ -433,7 +447,8 @@ impl Wants {
 
     fn allows(self, shape: Shape, step: &Step) -> bool {
         match step {
-            Step::Send { handler: Handler::Panics, .. } => self.panics,
+            Step::Send { handler: Handler::Panics, .. }
+            | Step::Deliver { how: Acknowledges::Panics, .. } => self.panics,
             Step::Lie { .. } | Step::Forge { .. } => self.fake && self.lies,
             Step::Break { .. } | Step::FlushWorker { .. } => self.fake,
             Step::CloseWorker { patient, .. } => self.fake || !patient,
@@ -463,20 +478,56 @@ impl Wants {
 fn memory_step() -> impl Strategy<Value = Step> {
     let end = || 0..ENDS;
     let len = || prop_oneof![1 => Just(0usize), 3 => 1..9usize, 3 => 9..CELL];
-    let put = prop_oneof![Just(Put::Region), Just(Put::Local), Just(Put::Bytes), Just(Put::Pieces)];
+    let put = prop_oneof![
+        Just(Put::Region),
+        Just(Put::Local),
+        Just(Put::Bytes),
+        Just(Put::Pieces),
+        Just(Put::Raw),
+        Just(Put::List)
+    ];
+    let get = prop_oneof![Just(Get::Region), Just(Get::Pieces), Just(Get::Raw), Just(Get::List)];
     prop_oneof![
         6 => (end(), put, 0..CELLS, len(), prop::bool::weighted(0.4))
             .prop_map(|(end, how, cell, len, tells)| Step::Put { end, how, cell, len, tells }),
-        3 => (end(), 0..CELLS, len(), any::<bool>())
-            .prop_map(|(end, cell, len, pieces)| Step::Get { end, cell, len, pieces }),
+        3 => (end(), 0..CELLS, len(), get)
+            .prop_map(|(end, cell, len, how)| Step::Get { end, cell, len, how }),
         5 => (end(), 0..WORDS, any::<bool>(), 0..3usize)
             .prop_map(|(end, word, fetch, how)| Step::Atomic { end, word, fetch, how }),
     ]
 }
 
+/// Generates messages with acknowledgements, notifications and lookups.
+fn following_step() -> impl Strategy<Value = Step> {
+    let end = || 0..ENDS;
+    let how = prop_oneof![
+        2 => Just(Acknowledges::Returns),
+        3 => Just(Acknowledges::Keeps),
+        1 => Just(Acknowledges::Drops),
+        1 => Just(Acknowledges::Panics),
+    ];
+    let follows = prop_oneof![
+        2 => Just(Follows::Everything),
+        1 => (0..8usize).prop_map(Follows::Operations),
+        1 => (0..8usize).prop_map(Follows::Numbers),
+    ];
+    prop_oneof![
+        3 => (end(), 0..170usize, how).prop_map(|(end, len, how)| Step::Deliver { end, len, how }),
+        3 => (0..8usize, prop::bool::weighted(0.7))
+            .prop_map(|(nth, gives)| Step::Acknowledge { nth, gives }),
+        4 => (end(), follows, 0..170usize)
+            .prop_map(|(end, follows, len)| Step::Notify { end, follows, len }),
+        2 => (end(), 0..CELLS, 0..4usize)
+            .prop_map(|(end, cell, puts)| Step::Batch { end, cell, puts }),
+        1 => (end(), prop::bool::weighted(0.8))
+            .prop_map(|(end, published)| Step::Number { end, published }),
+    ]
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let end = || 0..ENDS;
-    let send = prop_oneof![Just(Send::Plain), Just(Send::Packed), Just(Send::Regions)];
+    let send =
+        prop_oneof![Just(Send::Plain), Just(Send::Packed), Just(Send::Regions), Just(Send::Headed)];
     let handler = prop_oneof![
         3 => Just(Handler::Listens),
         1 => Just(Handler::Answers),
@@ -485,6 +536,7 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     prop_oneof![
         14 => memory_step(),
+        7 => following_step(),
         5 => (end(), send, 0..190usize, handler)
             .prop_map(|(end, how, len, handler)| Step::Send { end, how, len, handler }),
         3 => (end(), 0..9000usize).prop_map(|(end, more)| Step::SendLong { end, more }),

@@ -15,6 +15,13 @@ pub(super) struct Long {
     pub(super) came: Rc<RefCell<Vec<Rendezvous>>>,
 }
 
+impl Long {
+    /// Returns the operation of the message that was sent.
+    pub(super) fn posted(&self) -> Option<&Outcome> {
+        self.sent.as_ref().and_then(|(sent, _)| sent.as_ref().ok())
+    }
+}
+
 impl Node {
     pub(super) fn long(&mut self, words: &[&str]) -> Result<String, Error> {
         match words {

@@ -4,6 +4,7 @@
 //! Answers are `ok NANOSECONDS TEXT` and `error NANOSECONDS STATUS SCOPE TEXT`.
 
 mod facts;
+mod following;
 mod forks;
 mod leaving;
 mod long;
@@ -20,6 +21,7 @@ use crate::parent::Parent;
 use crate::spoiled::Spoiled;
 use crate::sys;
 pub use facts::{resident_kib, status_kib};
+use following::Following;
 pub use leaving::{EXITS, KEPT};
 use long::{LONG, Long};
 use std::cell::{Cell, RefCell};
@@ -101,6 +103,7 @@ struct Node {
     /// The number of the last exact message, for each receiver.
     numbers: RefCell<HashMap<String, u64>>,
     long: Long,
+    following: Following,
 }
 
 /// Runs the role `node`.
@@ -122,6 +125,7 @@ pub fn node(parent: Parent) {
         parent,
         numbers: RefCell::default(),
         long: Long::default(),
+        following: Following::default(),
     };
     loop {
         let order = match (&node.worker, node.passive) {
@@ -307,6 +311,15 @@ impl Node {
             | ["long-came"]
             | ["long-take", ..]
             | ["long-refuse"] => self.long(words),
+            ["ask-delivery", ..]
+            | ["delivery-end"]
+            | ["acknowledgement"]
+            | ["acknowledge"]
+            | ["notify-behind-long", ..]
+            | ["notify", ..]
+            | ["notify-end"]
+            | ["notices"]
+            | ["new-calls", _] => self.following(words),
             ["place", ..] | ["spoil", ..] | ["long-of", ..] | ["put-notify", ..] | ["words"] => {
                 self.spoiling(words)
             }
@@ -435,6 +448,7 @@ impl Node {
         worker.on_message(EXACT, move |m| streams::arrived(&seen, m))?;
         let came = self.long.came.clone();
         worker.on_message(LONG, move |m| came.borrow_mut().extend(m.rendezvous()))?;
+        self.following.listen(&worker)?;
         let seen = self.seen.clone();
         worker.on_peer_failure(move |_, error| {
             let text = format!("{} {:?}", sys::now_ns(), error.status());

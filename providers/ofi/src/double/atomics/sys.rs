@@ -4,8 +4,9 @@
 
 use crate::abi::*;
 use crate::atomics::{Form, Native, applied};
+use crate::double::messages::sys::pieces;
 use crate::double::rma::sys::reached;
-use crate::double::sys::{number, pieces, progress, table};
+use crate::double::sys::{number, progress, table};
 use crate::double::world::{Atomics, Entry, Way, World, world};
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -15,18 +16,17 @@ pub(in crate::double) fn table_of() -> *mut fi_ops_atomic {
     if world(|world| world.manners.atomics == Atomics::None) {
         return ptr::null_mut();
     }
-    let none = ptr::null();
     table(fi_ops_atomic {
         size: size_of::<fi_ops_atomic>(),
-        write: none,
-        writev: none,
+        write: None,
+        writev: None,
         writemsg,
-        inject: none,
-        readwrite: none,
-        readwritev: none,
+        inject: None,
+        readwrite: None,
+        readwritev: None,
         readwritemsg,
-        compwrite: none,
-        compwritev: none,
+        compwrite: None,
+        compwritev: None,
         compwritemsg,
         writevalid: valid,
         readwritevalid: valid,

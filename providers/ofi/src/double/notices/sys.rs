@@ -7,7 +7,6 @@ use crate::double::standing::sys::close_below;
 use crate::double::sys::{head, new, ops, table};
 use crate::double::world::world;
 use core::ffi::{c_char, c_int, c_void};
-use core::ptr;
 
 /// The class of a queue of events that belong to no operation.
 pub(in crate::double) const EQ: usize = 7;
@@ -27,8 +26,8 @@ pub(in crate::double) unsafe extern "C" fn eq_open(
             size: size_of::<fi_ops_eq>(),
             read: read_notice,
             readerr: read_trouble,
-            write: ptr::null(),
-            sread: ptr::null(),
+            write: None,
+            sread: None,
             strerror: name_trouble,
         }),
     };

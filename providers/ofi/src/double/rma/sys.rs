@@ -3,7 +3,8 @@
 #![allow(unsafe_code)]
 
 use crate::abi::*;
-use crate::double::sys::{number, pieces, progress};
+use crate::double::messages::sys::pieces;
+use crate::double::sys::{number, progress};
 use crate::double::world::{Entry, Way, World, world};
 
 /// Returns the memory of an endpoint that an address and a key designate. The check happens when the operation is posted.

@@ -1,5 +1,6 @@
 //! The life of a connection: creation, connecting, closing, failure.
 
+use super::sends::LostParts;
 use super::*;
 use crate::rc::connection::{NOT_PLAIN, Packed};
 
@@ -374,19 +375,21 @@ impl State {
         let Some((failure, _)) = connection.ending.take() else { return };
         let Phase::Failed(status) = connection.phase else { return };
         let (closing, cookie, qpn) = (connection.closing, connection.cookie, connection.own.qpn);
-        let blamed = connection.blamed.take();
+        let (blamed, mut lost) = (connection.blamed.take(), LostParts::default());
         // Completions that are still unread are stale from here on.
         connection.generation = connection.generation.wrapping_add(1);
         self.generations[slot as usize] = connection.generation;
         self.cleanup.given_back(qpn);
         if let Some((ends, own, vendor)) = blamed {
-            self.complete_failed(slot, ends, (own, vendor), &failure.text, events.as_deref_mut());
+            let lost = (&mut lost, &*failure.text);
+            self.complete_failed(slot, ends, (own, vendor), lost, events.as_deref_mut());
         }
         while let Some(ends) = self.connection(slot).and_then(|c| {
             let last = c.queue.next().wrapping_sub(1);
             c.queue.retire(last)
         }) {
-            self.complete_failed(slot, ends, (status, 0), &failure.text, events.as_deref_mut());
+            let lost = (&mut lost, &*failure.text);
+            self.complete_failed(slot, ends, (status, 0), lost, events.as_deref_mut());
         }
         match closing {
             true => self.forget_connection(slot),

@@ -2,6 +2,31 @@
 
 use super::*;
 
+/// The failed parts of the list whose sends end at present. They end in order, and the list completes with its last send.
+#[derive(Default)]
+pub(super) struct LostParts {
+    count: u32,
+    first: Option<(Status, u32)>,
+}
+
+impl LostParts {
+    /// Records a failed send, with the list that it belongs to. Returns the error of the operation that the send completes, and the
+    /// index of the first failed part.
+    fn note(&mut self, list: Option<u32>, own: (Status, u32)) -> ((Status, u32), u32) {
+        match list {
+            None => (own, 0),
+            Some(0) => {
+                self.count += 1;
+                (*self.first.get_or_insert(own), 0)
+            }
+            Some(parts) => {
+                let lost = std::mem::take(self);
+                (lost.first.unwrap_or(own), (parts - 1).saturating_sub(lost.count))
+            }
+        }
+    }
+}
+
 impl State {
     /// Retires a completed send and all sends before it, if each ends with at most a completion event. Returns `false` if a send
     /// needs more work, the event array is full, or the connection is closing or ending.
@@ -95,19 +120,21 @@ impl State {
         }
     }
 
-    /// Completes an operation that failed with its connection. The text has the reason, and `vendor` is the vendor's error number.
+    /// Completes an operation that failed with its connection. The text has the reason, and the number beside the status is the
+    /// vendor's error number. `lost` has the failed parts of the list to which the send may belong.
     #[cold]
     pub(super) fn complete_failed(
         &mut self,
         slot: u32,
         ends: Ends,
-        (status, vendor): (Status, u32),
-        why: &str,
+        own: (Status, u32),
+        (lost, why): (&mut LostParts, &str),
         events: Option<&mut Events<'_>>,
     ) {
         let silent = self.connection(slot).is_none_or(|connection| connection.closing);
+        let ((status, vendor), index) = lost.note(ends.list, own);
         if let (Some(cookie), false) = (ends.cookie, silent) {
-            self.notices.failed(cookie, status, u64::from(vendor), why, events);
+            self.notices.failed(cookie, status, (u64::from(vendor), index), why, events);
         }
         self.release_ends(ends);
     }

@@ -12,6 +12,8 @@ const CLOSED: u8 = 0x5a;
 pub(super) struct Own {
     memory: &'static [AtomicU8],
     pub(super) region: Region,
+    /// Whether the operation has the memory by its address, so that the region's close does not say when the operation has ended.
+    pub(super) raw: bool,
 }
 
 impl Own {
@@ -22,8 +24,14 @@ impl Own {
     }
 
     pub(super) fn new(context: &Context, bytes: &[u8]) -> Result<Own, Error> {
-        let (memory, region) = sys::register(context, bytes)?;
-        Ok(Own { memory, region })
+        let (memory, region) = sys::register(context, bytes, false)?;
+        Ok(Own { memory, region, raw: false })
+    }
+
+    /// Makes memory that an operation takes by its address.
+    pub(super) fn by_address(context: &Context, bytes: &[u8]) -> Result<Own, Error> {
+        let (memory, region) = sys::register(context, bytes, true)?;
+        Ok(Own { memory, region, raw: true })
     }
 
     pub(super) fn bytes(&self) -> Vec<u8> {
@@ -39,7 +47,8 @@ pub(super) struct Closing {
 
 impl Closing {
     pub(super) fn add(&mut self, some: impl IntoIterator<Item = Option<Own>>) {
-        self.open.extend(some.into_iter().flatten());
+        // Memory by address belongs to its operation, whose end is not known here. It is never freed.
+        self.open.extend(some.into_iter().flatten().filter(|own| !own.raw));
     }
 
     fn has_closed(&mut self, memory: &'static [AtomicU8]) {
@@ -48,7 +57,7 @@ impl Closing {
     }
 
     pub(super) fn close(&mut self, own: Own) -> Result<(), String> {
-        let Own { memory, region } = own;
+        let Own { memory, region, .. } = own;
         region.close().map_err(|not| format!("its operation has ended: {not}"))?;
         self.has_closed(memory);
         Ok(())
@@ -56,7 +65,7 @@ impl Closing {
 
     /// Closes the regions that are not in use, with a worker if there is one.
     pub(super) fn try_all(&mut self, worker: Option<&Worker>) -> Result<(), String> {
-        for Own { memory, region } in std::mem::take(&mut self.open) {
+        for Own { memory, region, raw } in std::mem::take(&mut self.open) {
             let closed = match worker {
                 Some(worker) => worker.close_region(region, Duration::ZERO),
                 None => region.close(),
@@ -64,7 +73,7 @@ impl Closing {
             match closed {
                 Ok(()) => self.has_closed(memory),
                 Err(not) if not.error.status() == Status::Busy => {
-                    self.open.push(Own { memory, region: not.region });
+                    self.open.push(Own { memory, region: not.region, raw });
                 }
                 Err(not) => return Err(not.to_string()),
             }
@@ -73,7 +82,7 @@ impl Closing {
     }
 
     pub(super) fn held(&mut self) -> Option<String> {
-        let Own { memory, region } = self.open.pop()?;
+        let Own { memory, region, raw } = self.open.pop()?;
         match region.close() {
             Ok(()) => {
                 self.has_closed(memory);
@@ -81,7 +90,7 @@ impl Closing {
             }
             Err(not) => {
                 let why = not.to_string();
-                self.open.push(Own { memory, region: not.region });
+                self.open.push(Own { memory, region: not.region, raw });
                 Some(why)
             }
         }

@@ -1,15 +1,20 @@
 //! The end of endpoints: dropped, broken, or closed in order when the program is over.
 
 use super::{ENDS, End, NEVER, Run, What, progress};
-use crate::program::{Handler, Put, Send, Step};
+use crate::program::{Acknowledges, BETTER, Follows, Handler, Put, Send, Step};
 use std::time::{Duration, Instant};
-use tieline::Status;
+use tieline::{Error, Outcome, Status};
+use tieline_fake::{Act, Rule, Slot};
 
 /// The time limit for real transports, whose other side may have threads of its own or use the kernel's.
 const ELSEWHERE: Duration = Duration::from_secs(20);
 
-fn idle_steps(end: usize) -> [Step; 4] {
+fn idle_steps(end: usize) -> [Step; 8] {
     [
+        Step::Deliver { end, len: 8, how: Acknowledges::Returns },
+        Step::Notify { end, follows: Follows::Everything, len: 8 },
+        Step::Batch { end, cell: 1, puts: 0 },
+        Step::Number { end, published: true },
         Step::Send { end, how: Send::Plain, len: 8, handler: Handler::Listens },
         Step::Put { end, how: Put::Bytes, cell: 0, len: 8, tells: false },
         Step::Flush { end },
@@ -18,6 +23,36 @@ fn idle_steps(end: usize) -> [Step; 4] {
 }
 
 impl Run {
+    pub(super) fn connect(&mut self, end: usize) -> Result<End, Error> {
+        let endpoint = self.workers[end].connect(&self.b.address()?)?;
+        let key = self.target.remote_key()?;
+        let first = endpoint.import_key(&key)?;
+        let two = self.world.filter(|world| world.lanes().contains(&BETTER));
+        let second = match two {
+            Some(world) => {
+                let refused = Act::Refuse(Status::KeyRejected);
+                world.rule(Rule::every(Slot::ImportKey, refused).on(BETTER));
+                let second = endpoint.import_key(&key)?;
+                world.forget_rules();
+                second
+            }
+            None => first.clone(),
+        };
+        let (number, keys) = (self.model.open_end(), [first, second]);
+        Ok(End { number, endpoint, keys, open: Vec::new(), sent: Vec::new(), broken: false })
+    }
+
+    pub(super) fn meet(&mut self, end: usize) -> Result<(), Error> {
+        let back = self.b.connect(&self.workers[end].address()?)?;
+        if let Outcome::Pending(request) = back.flush_messages()? {
+            while self.b.test(&request).is_none() {
+                let _ = (progress(&self.b), progress(&self.workers[end]));
+            }
+        }
+        self.back.push(back);
+        Ok(())
+    }
+
     /// Iterates once per turn, until an event that has not happened counts as never happening.
     pub(super) fn turns(&self) -> impl Iterator<Item = usize> + use<> {
         let until = self.world.is_none().then(|| Instant::now() + ELSEWHERE);
@@ -30,8 +65,10 @@ impl Run {
         let End { number, endpoint, keys, open, sent, .. } = gone;
         drop((keys, endpoint));
         self.model.lose_end(number);
+        self.notices.may_be_lost(end);
         // Queued operations may still be sent, and end with success or failure.
         for mut open in open {
+            self.notices.is_not_well(open.what);
             self.closing.add([open.landing.take(), open.source.take()]);
             self.leaving.push((end, open));
         }
@@ -70,6 +107,7 @@ impl Run {
         self.has_broken[end] = true;
         let other = self.ends[(end + 1) % ENDS].as_ref().map(|other| other.number);
         self.model.silence_all_but(other);
+        self.notices.may_be_lost(end);
         if broken {
             // The call finds operations that had ended before and were not tested.
             self.ask()?;
@@ -83,6 +121,7 @@ impl Run {
             world.forget_rules();
         }
         self.take_rest()?;
+        self.acknowledge_rest();
         for _ in self.turns() {
             for who in 0..=ENDS {
                 let _ = progress(self.workers.get(who).unwrap_or(&self.b));
@@ -91,6 +130,7 @@ impl Run {
             let quiet = self.ends.iter().flatten().all(|end| end.open.is_empty());
             if quiet
                 && self.takes_nothing()
+                && self.counts_nothing()
                 && self.workers.iter().all(|worker| worker.pending() == 0)
             {
                 break;
@@ -144,7 +184,7 @@ impl Run {
         drop(heard);
         // The notification of a put may arrive long after its completion.
         for _ in self.turns() {
-            if self.model.untold().is_none() {
+            if self.model.untold().is_none() && self.unseen().is_none() {
                 break;
             }
             let _ = progress(&self.b);
@@ -153,6 +193,10 @@ impl Run {
         if let Some(op) = self.model.untold() {
             return Err(format!("operation {op} was not told"));
         }
+        if let Some(serial) = self.unseen() {
+            return Err(format!("notification {serial:#x} was sent and has not arrived"));
+        }
+        self.notices_failed_for_a_reason()?;
         self.close_all()
     }
 

@@ -64,7 +64,7 @@ impl Run {
         let own = self.ends[end].as_ref().expect("an end");
         let Some(open) = own.open.get(nth % own.open.len().max(1)) else { return Ok(()) };
         let what = open.what;
-        match self.workers[end].cancel(&open.request) {
+        match self.workers[end].cancel(open.request()) {
             Ok(()) => {
                 if let What::Memory(op) = what {
                     self.model.doubt(op);
@@ -79,6 +79,7 @@ impl Run {
 
     /// Drops a request. If its cancellation was requested, its result stays unknown, since no flush reports the result.
     pub(super) fn give_up(&mut self, what: What) {
+        self.notices.is_not_well(what);
         if let (What::Memory(op), true) = (what, self.failing.back.contains(&what)) {
             self.model.lose(op);
         }
@@ -92,23 +93,41 @@ impl Run {
         error: &CompletionError,
         memory: [Option<Own>; 2],
     ) -> Result<(), String> {
-        if let What::Long(serial) = what {
-            return self.is_not_taken(end, serial, error);
-        }
         let canceled =
             matches!(error, CompletionError::Canceled(_)) && self.failing.back.contains(&what);
+        self.notices.is_not_well(what);
+        match what {
+            What::Long(serial) => return self.is_not_taken(end, serial, error),
+            What::Delivery(serial) => return self.is_not_delivered(serial, canceled, error),
+            What::Notice(serial) => return self.is_not_sent(end, serial, error),
+            // A flush reports the failure of a notification for which it waited, whatever the reason.
+            What::Flush { end: number, posted } if self.notices.may_have_failed(end, posted) => {
+                self.model.flush_failed(number, posted);
+                return Ok(());
+            }
+            What::Key { published: false } if error.status() == Status::KeyRejected => {
+                return Ok(());
+            }
+            _ => {}
+        }
         if !canceled && !self.is_planned(end, error.status()) {
             return Err(format!("{what:?} failed: {error} ({:?})", error.status()));
         }
         match what {
             // The cancelled operation has had no effect.
-            What::Memory(op) if canceled => self.model.refuse(op),
-            What::Memory(op) => self.model.lose(op),
+            What::Memory(op) if canceled => {
+                self.model.fail(op)?;
+                self.model.refuse(op);
+            }
+            What::Memory(op) => {
+                self.model.fail(op)?;
+                self.model.lose(op);
+            }
             What::Message(serial) if canceled => self.failing.is_unsent(serial),
             What::Flush { end: number, posted } if !canceled => {
                 self.model.flush_failed(number, posted)
             }
-            What::Flush { .. } | What::FlushMessages { .. } if canceled => {}
+            What::Flush { .. } | What::FlushMessages { .. } | What::Key { .. } if canceled => {}
             _ => return Err(format!("{what:?} failed with a memory operation's {error}")),
         }
         // The operation has ended: the application owns the memory.

@@ -2,6 +2,7 @@
 //! prey.
 
 use super::long::NOT_SENT;
+use super::numbers::PUBLISHED;
 use super::{ENDS, Run, progress};
 use crate::program::Lie;
 use std::cell::{Cell, RefCell};
@@ -237,6 +238,27 @@ fn body(lie: Lie, (key, theirs): (&[u8], &[u8]), (to, from): (&[u8], &[u8])) -> 
             .blob(theirs, &[key]),
         Lie::Withdraw => Body::default().field(&[], [vec![1], vec![0; 40]]),
         Lie::Key => Body::default().number(7, &ends),
+        Lie::Headed | Lie::Deliver => {
+            let head = Body::default()
+                .short(NEVER_SENT, &[99, 0xf000, 0xf010, u16::MAX])
+                .byte(3, &[0, 4, 32, 33, 255])
+                .field(&[0; 5], [vec![0xff; 5]]);
+            let head = if lie == Lie::Deliver { head.number(3, &ends) } else { head };
+            head.field(&[7; 3], [vec![7; 40], Vec::new()])
+        }
+        Lie::Delivered => {
+            Body::default().number(7, &ends).field(&[], [vec![0xff; 8], vec![0; 400]])
+        }
+        Lie::AnnounceHeaded => Body::default()
+            .short(NEVER_SENT, &[0xf000, 0xf013, u16::MAX, 0])
+            .field(&[0; 6], [vec![0xff; 6]])
+            .number(3, &ends)
+            .number(LEN as u64, &[0, 1, LEN as u64 + 1, 1 << 40, 1 << 63, u64::MAX])
+            .blob(theirs, &[key])
+            .byte(3, &[0, 4, 32, 33, 255])
+            .field(&[7; 3], [vec![7; 40], Vec::new()]),
+        Lie::Named => Body::default().field(&[1; 20], [vec![0; 48], vec![1; 49], Vec::new()]),
+        Lie::KeyNumbered => Body::default().number(PUBLISHED, &ends),
         Lie::KeyIs => Body::default().field(key, [vec![0xff; key.len()], Vec::new()]),
     }
 }

@@ -59,15 +59,14 @@ fn hear(heard: &RefCell<Heard>, message: &Message<'_>) {
     }
 }
 
-fn end_of(serial: u64) -> usize {
+pub(super) fn end_of(serial: u64) -> usize {
     (serial >> 56) as usize
 }
 
 impl Run {
     pub(super) fn send_long(&mut self, end: usize, more: usize) -> Result<(), String> {
-        self.serial += 1;
+        let serial = self.next_serial(end);
         let own = self.ends[end].as_ref().expect("an end");
-        let serial = (end as u64) << 56 | (own.number as u64) << 32 | self.serial;
         let Ok(most) = own.endpoint.max_message() else { return Ok(()) };
         let len = most + 1 + more;
         let sent = own.endpoint.send(LONG, serial, &payload(serial, len));
@@ -113,7 +112,11 @@ impl Run {
         let more = len > announcement.len();
         let own = Own::new(&self.at_b, &vec![GUARD; len + 2 * GUARDED]);
         let own = own.map_err(|error| error.to_string())?;
-        match announcement.receive_into(&own.region, GUARDED..GUARDED + len) {
+        let received = match quarters % 2 {
+            0 => announcement.receive_into(&own.region, GUARDED..GUARDED + len),
+            _ => announcement.receive_into_pieces(&own.pieces(GUARDED, len)),
+        };
+        match received {
             Ok(_) if more => Err(format!("{len} bytes of a shorter message were taken")),
             Ok(Outcome::Done(_)) => self.has_taken(serial, own, len, Ok(0)),
             Ok(Outcome::Pending(request)) => {

@@ -1,8 +1,8 @@
 //! Steps of puts and their notifications, and of gets and atomics.
 
-use super::{MOST, Own, Run, What};
+use super::{MOST, Own, Run, What, sys};
 use crate::model::{Kind, place_of};
-use crate::program::{CELL, FIRST_CELL, Put};
+use crate::program::{CELL, FIRST_CELL, Get, Put};
 use tieline::{AtomicOp, Completion, Width};
 
 const WORDS: u32 = 0x2000;
@@ -13,21 +13,33 @@ impl Run {
         &mut self,
         end: usize,
         (cell, len): (usize, usize),
-        pieces: bool,
+        how: Get,
     ) -> Result<(), String> {
         if self.model.len() >= MOST {
             return Ok(());
         }
-        let landing = Own::new(&self.at_a, &vec![0xee; len + 16]);
-        let landing = landing.map_err(|error| error.to_string())?;
         let number = self.end(end).number;
         let op = self.model.post(number, Kind::Get { cell, len });
+        let by_address = how == Get::Raw || how == Get::List && op % 4 == 0;
+        let make = if by_address { Own::by_address } else { Own::new };
+        let landing = make(&self.at_a, &vec![0xee; len + 16]).map_err(|error| error.to_string())?;
         let (own, at) = (self.end(end), (FIRST_CELL + cell * CELL) as u64);
         let (to, key) = (&own.endpoint, &own.keys[op % 2]);
-        let got = match pieces {
-            false => to.get(&landing.region, 8..8 + len, key, at),
-            true => to.get_pieces(&landing.pieces(8, len), key, at),
+        let got = match how {
+            Get::Region => to.get(&landing.region, 8..8 + len, key, at),
+            Get::Pieces => to.get_pieces(&landing.pieces(8, len), key, at),
+            Get::Raw => sys::get_raw(to, &landing, len, key, at),
+            Get::List => {
+                let list = sys::descriptors(&landing, (8, len), &own.keys, at, by_address);
+                match op % 2 {
+                    0 => to.get_list(&list),
+                    _ => to.prepare_get_list(&list).and_then(|list| to.post_list(&list)),
+                }
+            }
         };
+        if how == Get::List {
+            let _ = self.lists.insert(op);
+        }
         self.posted(end, What::Memory(op), got, Some(landing), None).map(|_| ())
     }
 
@@ -66,7 +78,8 @@ impl Run {
             return Ok(());
         }
         let number = self.end(end).number;
-        let local = how == Put::Local;
+        // A list notifies of nothing.
+        let (local, tells) = (how == Put::Local, tells && how != Put::List);
         let op = self.model.post(number, Kind::Put { cell, len, local, tells });
         let (at, word) = ((FIRST_CELL + cell * CELL) as u64, word_of(op));
         let bytes = vec![op as u8 + 1; len];
@@ -79,7 +92,9 @@ impl Run {
             };
             return self.posted(end, What::Memory(op), put, None, None).map(|_| ());
         }
-        let source = Own::new(&self.at_a, &bytes).map_err(|error| error.to_string())?;
+        let by_address = how == Put::Raw || how == Put::List && op % 4 == 0;
+        let make = if by_address { Own::by_address } else { Own::new };
+        let source = make(&self.at_a, &bytes).map_err(|error| error.to_string())?;
         let own = self.end(end);
         let (key, region) = (&own.keys[op % 2], &source.region);
         let completion = if local { Completion::Local } else { Completion::Remote };
@@ -87,21 +102,23 @@ impl Run {
         let put = match (how, tells) {
             (Put::Pieces, true) => to.put_pieces_notify(&source.pieces(0, len), key, at, word),
             (Put::Pieces, false) => to.put_pieces(&source.pieces(0, len), key, at),
+            (Put::Raw, tells) => sys::put_raw(to, &source, len, key, at, tells.then_some(word)),
+            (Put::List, _) => {
+                let list = sys::descriptors(&source, (0, len), &own.keys, at, by_address);
+                match op % 2 {
+                    0 => to.put_list(&list),
+                    _ => to.prepare_put_list(&list).and_then(|list| to.post_list(&list)),
+                }
+            }
             (_, true) => to.put_notify_with(region, 0..len, key, at, word, completion),
             (_, false) => to.put_with(region, 0..len, key, at, completion),
         };
+        if how == Put::List {
+            let _ = self.lists.insert(op);
+        }
         // Every third source is dropped immediately: the library must keep the region until the put has ended.
         let kept = (op % 3 != 0).then_some(source);
         self.posted(end, What::Memory(op), put, None, kept).map(|_| ())
-    }
-
-    pub(super) fn hear(&mut self) -> Result<(), String> {
-        let told = std::mem::take(&mut self.heard.borrow_mut().told);
-        let own = told.iter().filter_map(|(word, memory)| Some((op_of(*word)?, memory)));
-        for (op, memory) in own {
-            self.model.notified(op, memory)?;
-        }
-        Ok(())
     }
 }
 
@@ -111,6 +128,6 @@ fn word_of(op: usize) -> u32 {
 }
 
 /// Returns the put with this notification word, if there is one.
-fn op_of(word: u32) -> Option<usize> {
+pub(super) fn op_of(word: u32) -> Option<usize> {
     (word & !(LONG | 0xff) == WORDS).then_some((word & 0xff) as usize)
 }

@@ -28,9 +28,7 @@ impl Run {
             self.workers[end].track(&outcome, word).map_err(|error| error.to_string())?;
             let _ = self.told.waiting.insert(word);
         }
-        if let Outcome::Pending(request) = outcome {
-            self.end(end).open.push(Open { what, request, word, landing, source });
-        }
+        self.end(end).open.push(Open { what, outcome, word, landing, source });
         Ok(())
     }
 
@@ -66,9 +64,9 @@ impl Run {
             self.take_told()?;
             return Ok(self.told.ended.remove(&word));
         }
-        let result = self.workers[end].test(&open.request);
+        let result = self.workers[end].test(open.request());
         // The result stays the same until the request is dropped.
-        match result.is_some() && self.workers[end].test(&open.request) != result {
+        match result.is_some() && self.workers[end].test(open.request()) != result {
             false => Ok(result),
             true => Err(format!("{:?} ended in two ways", open.what)),
         }

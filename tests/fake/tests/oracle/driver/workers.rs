@@ -36,18 +36,57 @@ impl Run {
         Some(self.workers[end].clone())
     }
 
+    /// Flushes a worker. The flush waits for notifications, and these may wait for answers that only a step of the program gives. The
+    /// target therefore answers this end meanwhile.
+    pub(super) fn flush_worker(&mut self, end: usize) -> Result<(), String> {
+        let answers = self.notices.wait_for_answers(end);
+        if answers {
+            self.refuse_all_of(end, true);
+            self.acknowledge_all_of(end, true);
+        }
+        let (posted, number) = (self.model.now(), self.end(end).number);
+        WAITING.set(true);
+        let flushed = self.workers[end].flush();
+        WAITING.set(false);
+        if answers {
+            self.refuse_all_of(end, false);
+            self.heard.borrow_mut().acknowledged.keep_those_of(end);
+        }
+        self.notices.start_anew(number, posted);
+        self.ask()?;
+        let broken = self.end(end).broken;
+        match flushed {
+            Ok(()) if !broken => self.model.flushed(number, posted),
+            Err(error)
+                if self.is_planned(end, error.status())
+                    || self.notices.may_have_failed(end, posted) =>
+            {
+                self.model.flush_failed(number, posted);
+            }
+            Err(error) if !broken => return Err(format!("the flush failed: {error}")),
+            // The flush may report the failed endpoint or omit it.
+            Ok(()) | Err(_) => {}
+        }
+        Ok(())
+    }
+
     pub(super) fn close_worker(&mut self, end: usize, patient: bool) -> Result<(), String> {
         let (broken, number) = (self.end(end).broken, self.end(end).number);
         // The close waits for these messages.
         self.refuse_all_of(end, patient);
+        self.acknowledge_all_of(end, patient);
+        let posted = self.model.now();
         WAITING.set(true);
         let timeout = if patient { PATIENCE } else { Duration::ZERO };
         let closed = self.workers[end].close(timeout);
         WAITING.set(false);
         self.is_closed[end] = true;
+        let doubts = self.notices.may_have_failed(end, posted);
         let said = match &closed {
             Ok(()) => Said::default(),
             Err(lost) if broken || self.is_planned(end, lost.error.status()) => Said::of(lost),
+            // The close reports the failure of a notification, as a flush does.
+            Err(lost) if doubts => Said::of(lost),
             Err(lost) if !patient && lost.error.status() == Status::TimedOut => Said::of(lost),
             Err(lost) => return Err(format!("closing: {lost} ({:?})", lost.error.status())),
         };
@@ -58,7 +97,7 @@ impl Run {
             return Err(format!("{ended} operations ended as closed, and it said {closed:?}"));
         }
         // A failed message may be lost while later messages arrive.
-        let known = closed.is_ok() || said.operations == 0 && !said.unconfirmed;
+        let known = closed.is_ok() || said.operations == 0 && !said.unconfirmed && !doubts;
         if known && !broken && !closed.is_err_and(|lost| self.is_planned(end, lost.error.status()))
         {
             let now = self.model.now();
@@ -75,6 +114,7 @@ impl Run {
         }
         if said.unconfirmed || broken {
             self.model.silence(number);
+            self.notices.may_be_lost(end);
         } else {
             self.arrive(end, said.operations > 0)?;
         }
@@ -90,6 +130,7 @@ impl Run {
     /// Checks that all pending operations have ended. Returns the number of operations that ended as closed.
     fn end_all(&mut self, end: usize) -> Result<usize, String> {
         let mut lost = 0;
+        self.ask_counted()?;
         for open in std::mem::take(&mut self.end(end).open) {
             let result = self.how(end, &open)?;
             let Open { what, landing, source, .. } = open;
@@ -107,11 +148,15 @@ impl Run {
     }
 
     fn lost(&mut self, what: What, error: &CompletionError) -> Result<(), String> {
+        self.notices.is_not_well(what);
         match what {
             What::Memory(op) => self.model.lose(op),
             // The message may have been sent, and then all earlier messages were sent too.
-            What::Message(serial) | What::Long(serial) => self.unheard.lost.push(serial),
-            What::Flush { .. } | What::FlushMessages { .. } => {}
+            What::Message(serial) | What::Long(serial) | What::Delivery(serial) => {
+                self.unheard.lost.push(serial);
+            }
+            What::Notice(serial) => self.notices.is_lost(serial),
+            What::Flush { .. } | What::FlushMessages { .. } | What::Key { .. } => {}
         }
         match error {
             CompletionError::Canceled(_) => Ok(()),

@@ -1,0 +1,332 @@
+//! Sends.
+//!
+//! A message without a tag has the data for the completion queue in its 8-byte header, and a tagged message has its tag there. The
+//! data of a tagged message comes before the payload, so that the message takes the shortest way. A message that is longer than its
+//! lane carries, or that is acknowledged, has the data in its header bytes.
+
+use crate::abi::buffer::Buffer;
+use crate::endpoint::{Ep, SENDS, add, id};
+use crate::flow::{PLAIN, TAGGED, cost};
+use crate::ops::{End, Kind, Op, Work};
+use crate::queue::Entry;
+use crate::status::Failed;
+use tieline::{Endpoint, Outcome, PostError, Region, SendOptions};
+use tieline_libfabric_abi::*;
+
+/// The number of messages to a peer that wait in the provider at which posts return `-FI_EAGAIN`. The number is large, because some
+/// applications try again only when a completion has arrived.
+const MOST_WAITING: usize = 1024;
+/// The number of sends after which one makes progress. A program that only sends would not learn that the receiver holds it back.
+const UNTIL_PROGRESS: u32 = 256;
+/// The length up to which data and payload are copied into one buffer on the stack.
+const TOGETHER: usize = 256;
+
+/// A message to be sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) to: u64,
+    pub(crate) tag: Option<u64>,
+    pub(crate) data: Option<u64>,
+    pub(crate) buf: Buffer,
+    pub(crate) flags: u64,
+    pub(crate) told: bool,
+    pub(crate) context: usize,
+}
+
+/// A message that waits for its peer or for room.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    message: Outgoing,
+    /// A copy of the bytes, if the application may reuse its buffer.
+    copy: Option<Box<[u8]>>,
+}
+
+impl Waiting {
+    pub(crate) fn kind(&self) -> u64 {
+        if self.message.tag.is_some() { TAGGED } else { PLAIN }
+    }
+}
+
+impl Outgoing {
+    #[inline]
+    fn form(&self) -> u64 {
+        if self.tag.is_some() { FI_TAGGED } else { FI_MSG }
+    }
+
+    fn end(&self) -> End {
+        End { len: self.buf.len(), ..End::new(Kind::Send, self.told, self.context, self.form()) }
+    }
+
+    fn id(&self) -> u16 {
+        match (self.tag, self.data) {
+            (None, None) => id::PLAIN,
+            (None, Some(_)) => id::PLAIN_DATA,
+            (Some(_), None) => id::TAGGED,
+            (Some(_), Some(_)) => id::TAGGED_DATA,
+        }
+    }
+}
+
+impl Ep {
+    /// Posts a message.
+    #[inline]
+    pub(crate) fn send(&self, message: &Outgoing) -> Result<(), i32> {
+        let sends = self.sends.get().wrapping_add(1);
+        self.sends.set(sends);
+        if sends % UNTIL_PROGRESS == 0 {
+            self.progress();
+        }
+        let peers = self.peers.borrow();
+        if let Some(peer) = peers.get(message.to as usize) {
+            if let Some(endpoint) = peer.endpoint() {
+                if peer.is_clear.get() && !self.tx.get().is_some_and(|cq| cq.is_full()) {
+                    let posted = match self.is_headed(endpoint, message) {
+                        Ok(false) => self.post_short(endpoint, message, None),
+                        Ok(true) => match self.post_headed(endpoint, message, None) {
+                            Ok((outcome, regions)) => {
+                                drop(peers);
+                                return self.posted(message, &outcome, regions);
+                            }
+                            Err(error) => Err(error),
+                        },
+                        Err(error) => Err(error),
+                    };
+                    drop(peers);
+                    return match posted {
+                        Ok(Outcome::Done(_)) => {
+                            self.sent(message);
+                            Ok(())
+                        }
+                        Ok(outcome) => self.posted(message, &outcome, Vec::new()),
+                        Err(error) => self.refused(message, error),
+                    };
+                }
+            }
+        }
+        drop(peers);
+        self.send_later(message.clone())
+    }
+
+    /// Reports or tracks a message that was posted.
+    fn posted(
+        &self,
+        message: &Outgoing,
+        outcome: &Outcome,
+        regions: Vec<Region>,
+    ) -> Result<(), i32> {
+        if matches!(outcome, Outcome::Done(_)) && regions.is_empty() {
+            self.sent(message);
+        } else {
+            self.track(outcome, Op { regions, ..Op::new(message.end(), Work::Nothing) });
+        }
+        Ok(())
+    }
+
+    /// Reports a message that was sent within its call.
+    #[inline]
+    fn sent(&self, message: &Outgoing) {
+        add(&self.counts.sent, message.buf.len());
+        if let Some(counter) = self.counter(SENDS) {
+            counter.count(false);
+        }
+        if let (true, Some(queue)) = (message.told, self.tx.get()) {
+            queue.push(Entry::new(message.context, FI_SEND | message.form()));
+        }
+    }
+
+    #[cold]
+    fn refused(&self, message: &Outgoing, error: PostError) -> Result<(), i32> {
+        let failed = Failed::from(error);
+        if failed.error == FI_EAGAIN {
+            self.is_stuck.set(true);
+            self.progress();
+            return Err(FI_EAGAIN);
+        }
+        self.unsent(message, failed)
+    }
+
+    /// Reports a message that was not sent. If its peer has ended, the message gets an entry like one that was sent before: some
+    /// applications repeat every call that returns an error, and would repeat this one for ever.
+    fn unsent(&self, message: &Outgoing, failed: Failed) -> Result<(), i32> {
+        let is_gone = matches!(failed.error, FI_ENOTCONN | FI_EHOSTUNREACH);
+        if !is_gone || !message.told || self.tx.get().is_none() {
+            return Err(failed.error);
+        }
+        self.tell(message.end(), Some(failed));
+        Ok(())
+    }
+
+    /// Keeps a message until its peer is resolved or has room.
+    #[cold]
+    fn send_later(&self, message: Outgoing) -> Result<(), i32> {
+        if self.tx.get().is_some_and(|cq| cq.is_full()) {
+            return Err(FI_EAGAIN);
+        }
+        let to = message.to;
+        if let Err(error) = self.reach(to) {
+            return self.unsent(&message, Failed::new(error));
+        }
+        let waits = self.peers.borrow()[to as usize].waiting.borrow().len();
+        if waits >= MOST_WAITING {
+            self.is_stuck.set(true);
+            self.progress();
+            return Err(FI_EAGAIN);
+        }
+        let copy = (message.flags & FI_INJECT != 0).then(|| message.buf.copy());
+        let op = Op::new(message.end(), Work::Send(Box::new(Waiting { message, copy })));
+        let index = self.ops.borrow_mut().add(op);
+        let peers = self.peers.borrow();
+        peers[to as usize].waiting.borrow_mut().push_back(index);
+        peers[to as usize].set_clear();
+        drop(peers);
+        self.send_waiting(to);
+        Ok(())
+    }
+
+    /// Sends the waiting messages to a peer, in order, as far as there is room. If the peer is not reachable, they fail.
+    pub(crate) fn send_waiting(&self, to: u64) {
+        loop {
+            let peers = self.peers.borrow();
+            let Some(peer) = peers.get(to as usize) else { return };
+            let front = peer.waiting.borrow().front().copied();
+            let Some(index) = front else { return peer.set_clear() };
+            let failed = peer.failed();
+            let endpoint = peer.endpoint();
+            if endpoint.is_none() && failed.is_none() {
+                return;
+            }
+            let held = endpoint.filter(|it| peer.credit.get() == Some(0) && it.error().is_none());
+            if let Some(endpoint) = held {
+                if !self.starve(peer, endpoint) {
+                    drop(peers);
+                    self.send_later_to(to);
+                }
+                return;
+            }
+            let ops = self.ops.borrow();
+            let posted = match (ops.get(index).map(|op| &op.work), endpoint) {
+                (Some(Work::Send(waiting)), Some(endpoint)) => self
+                    .post(endpoint, &waiting.message, waiting.copy.as_deref())
+                    .map_err(Failed::from),
+                _ => Err(failed.unwrap_or(Failed::PEER)),
+            };
+            drop(ops);
+            if matches!(posted, Err(Failed { error: FI_EAGAIN, .. })) {
+                drop(peers);
+                return self.send_later_to(to);
+            }
+            let _ = peer.waiting.borrow_mut().pop_front();
+            let taken = self.ops.borrow_mut().take(index);
+            let Some(mut op) = taken else { continue };
+            let left = |credit: u64| credit.saturating_sub(cost(op.end.len));
+            peer.credit.set(peer.credit.get().map(left));
+            drop(peers);
+            match posted {
+                Ok((outcome, regions)) => {
+                    op.regions = regions;
+                    self.track(&outcome, op);
+                }
+                Err(failed) => self.tell(op.end, Some(failed)),
+            }
+        }
+    }
+
+    /// Notes that the waiting messages to a peer have to be tried again.
+    fn send_later_to(&self, to: u64) {
+        let mut blocked = self.blocked.borrow_mut();
+        if !blocked.contains(&to) {
+            blocked.push(to);
+        }
+        self.todo.set(true);
+    }
+
+    /// Checks whether a message is acknowledged, or longer than the lane carries.
+    #[inline]
+    fn is_headed(&self, endpoint: &Endpoint, message: &Outgoing) -> Result<bool, PostError> {
+        let most = endpoint.max_message()?;
+        let delivered = message.flags & FI_DELIVERY_COMPLETE != 0;
+        Ok(delivered || message.buf.len().saturating_add(8) > most)
+    }
+
+    /// Posts a message to a peer that is resolved. The registrations are those of a message that is not copied.
+    fn post(
+        &self,
+        endpoint: &Endpoint,
+        message: &Outgoing,
+        copy: Option<&[u8]>,
+    ) -> Result<(Outcome, Vec<Region>), PostError> {
+        if self.is_headed(endpoint, message)? {
+            return self.post_headed(endpoint, message, copy);
+        }
+        Ok((self.post_short(endpoint, message, copy)?, Vec::new()))
+    }
+
+    /// Posts a message that the lane carries.
+    #[inline]
+    fn post_short(
+        &self,
+        endpoint: &Endpoint,
+        message: &Outgoing,
+        copy: Option<&[u8]>,
+    ) -> Result<Outcome, PostError> {
+        let bytes = copy.or_else(|| message.buf.as_slice());
+        let (message_id, len) = (message.id(), message.buf.len());
+        let header = message.tag.or(message.data).unwrap_or(0);
+        let prefix = message.tag.and(message.data);
+        match (prefix, bytes) {
+            (None, Some(bytes)) => endpoint.send(message_id, header, bytes),
+            (Some(data), Some(bytes)) if len + 8 <= TOGETHER => {
+                let mut together = [0; TOGETHER];
+                together[..8].copy_from_slice(&data.to_le_bytes());
+                together[8..8 + len].copy_from_slice(bytes);
+                endpoint.send(message_id, header, &together[..8 + len])
+            }
+            (prefix, _) => {
+                let before = if prefix.is_some() { 8 } else { 0 };
+                endpoint.send_packed(message_id, header, len + before, |out| {
+                    out[..before].copy_from_slice(&prefix.unwrap_or(0).to_le_bytes()[..before]);
+                    match copy {
+                        Some(copy) => out[before..before + len].copy_from_slice(copy),
+                        None => _ = message.buf.read(&mut out[before..]),
+                    }
+                    before + len
+                })
+            }
+        }
+    }
+
+    /// Posts a message that is acknowledged, or that is longer than the lane carries.
+    fn post_headed(
+        &self,
+        endpoint: &Endpoint,
+        message: &Outgoing,
+        copy: Option<&[u8]>,
+    ) -> Result<(Outcome, Vec<Region>), PostError> {
+        let bytes = copy.or_else(|| message.buf.as_slice());
+        let header = message.tag.or(message.data).unwrap_or(0);
+        let (id, prefix) = (message.id(), message.tag.and(message.data));
+        let data = prefix.unwrap_or(0).to_le_bytes();
+        let mut options = SendOptions::new();
+        if prefix.is_some() {
+            options = options.header_bytes(&data);
+        }
+        if message.flags & FI_DELIVERY_COMPLETE != 0 {
+            options = options.delivered();
+        }
+        let len = message.buf.len();
+        // The head of an acknowledged message takes at most 48 bytes.
+        let is_short = len.saturating_add(48) <= endpoint.max_message()?;
+        if let Some(bytes) = bytes.filter(|_| is_short || message.flags & FI_INJECT != 0) {
+            return Ok((endpoint.send_with(id, header, bytes, &options)?, Vec::new()));
+        }
+        if is_short {
+            let bytes = message.buf.copy();
+            return Ok((endpoint.send_with(id, header, &bytes, &options)?, Vec::new()));
+        }
+        let regions = message.buf.lend(&self.domain.context, len).map_err(tieline::Error::from)?;
+        let pieces: Vec<_> = regions.iter().map(|region| (region, 0..region.len())).collect();
+        let outcome = endpoint.send_regions_with(id, header, &pieces, &options)?;
+        drop(pieces);
+        Ok((outcome, regions))
+    }
+}

@@ -1,0 +1,162 @@
+//! Receives with a tag.
+
+use crate::address::Source;
+use crate::endpoint::Ep;
+use crate::flow::TAGGED;
+use crate::ops::{End, Kind};
+use crate::receive::{Kept, Receive, Stored, canceled};
+use crate::status::Failed;
+use tieline_libfabric_abi::*;
+use tieline_tag::{MessageId, Pattern, Post};
+
+/// A posted receive with a tag.
+pub(crate) struct Posted {
+    pub(crate) receive: Receive,
+}
+
+/// A call of `fi_trecvmsg`.
+#[derive(Clone, Debug)]
+pub(crate) struct TaggedCall {
+    pub(crate) receive: Receive,
+    pub(crate) tag: u64,
+    pub(crate) ignore: u64,
+    pub(crate) flags: u64,
+}
+
+impl Ep {
+    /// Discards the bytes of a message that waits.
+    fn discard(&self, kept: Kept) {
+        self.unkept(kept.head.source, &kept.stored);
+        if let Stored::Long(rendezvous) = kept.stored {
+            // An empty receive completes the sender's operation without an error.
+            drop(rendezvous.receive_into_pieces(&[]));
+        }
+    }
+
+    /// Posts a receive with a tag, or looks for a message without receiving it.
+    pub(crate) fn receive_tagged(&self, call: TaggedCall) -> Result<(), i32> {
+        let source = call.receive.source.map(|source| u64::from(source.0));
+        let pattern = Pattern { source, tag: call.tag, ignore: call.ignore };
+        if call.flags & FI_PEEK != 0 {
+            self.peek(&call, pattern);
+            return Ok(());
+        }
+        if call.flags & FI_CLAIM != 0 {
+            return self.receive_claimed(&call);
+        }
+        let from = call.receive.source;
+        let word = self.posted.borrow_mut().add(Posted { receive: call.receive });
+        let posted = self.tags.borrow_mut().post(pattern, u64::from(word));
+        match posted {
+            Post::Matched(message) => {
+                let posted = self.posted.borrow_mut().take(word);
+                if let Some(posted) = posted {
+                    self.deliver_kept(posted.receive, None, message.payload);
+                }
+            }
+            Post::Waiting(id) => {
+                if from.is_some_and(|source| self.is_dead(source)) {
+                    let canceled = self.tags.borrow_mut().cancel(id);
+                    canceled.into_iter().for_each(|it| self.end_posted(it.word, Failed::PEER));
+                } else {
+                    self.wants(from, TAGGED);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for a message, and reports it or its absence.
+    fn peek(&self, call: &TaggedCall, pattern: Pattern) {
+        // Without progress, an application that only peeks would never see a message.
+        self.progress();
+        let mut tags = self.tags.borrow_mut();
+        let found = tags.peek(pattern).map(|message| (message.id, message.payload.head));
+        let Some((id, head)) = found else {
+            drop(tags);
+            self.wants(call.receive.source, TAGGED);
+            let end = End {
+                tag: call.tag,
+                ..End::new(Kind::Receive, call.receive.told, call.receive.context, FI_TAGGED)
+            };
+            return self.tell_quietly(end, Failed::new(FI_ENOMSG));
+        };
+        if call.flags & FI_DISCARD != 0 {
+            let message = tags.take(id);
+            drop(tags);
+            message.into_iter().for_each(|message| self.discard(message.payload));
+            tags = self.tags.borrow_mut();
+        } else if call.flags & FI_CLAIM != 0 {
+            let _ = tags.claim(pattern, call.receive.context as u64);
+        }
+        drop(tags);
+        let flags = FI_TAGGED | if head.data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
+        let end = End {
+            len: head.len,
+            tag: head.tag.unwrap_or(0),
+            data: head.data.unwrap_or(0),
+            source: self.address_of(head.source),
+            ..End::new(Kind::Receive, true, call.receive.context, flags)
+        };
+        self.push_entry(&end, None);
+    }
+
+    /// Receives or discards the message that was claimed under the context of the call.
+    fn receive_claimed(&self, call: &TaggedCall) -> Result<(), i32> {
+        let context = call.receive.context;
+        let mut tags = self.tags.borrow_mut();
+        let claimed: Option<MessageId> = tags.claim_of(context as u64);
+        let message = claimed.and_then(|id| tags.take(id)).ok_or(FI_EINVAL)?;
+        drop(tags);
+        if call.flags & FI_DISCARD == 0 {
+            self.deliver_kept(call.receive.clone(), None, message.payload);
+            return Ok(());
+        }
+        let head = message.payload.head;
+        self.discard(message.payload);
+        let end = End {
+            len: 0,
+            tag: head.tag.unwrap_or(0),
+            source: self.address_of(head.source),
+            ..End::new(Kind::Receive, call.receive.told, context, FI_TAGGED)
+        };
+        self.push_entry(&end, None);
+        Ok(())
+    }
+
+    /// Cancels a receive with a tag. Returns whether there was one with this context.
+    pub(crate) fn cancel_tagged(&self, context: usize) -> bool {
+        let mut tags = self.tags.borrow_mut();
+        let is_it = |word: u64| {
+            let posted = self.posted.borrow();
+            posted.get(word as u32).is_some_and(|posted| posted.receive.context == context)
+        };
+        // Of several receives with the same context, the first one is canceled.
+        let found = tags.receives().filter(|receive| is_it(receive.word)).min_by_key(|it| it.id);
+        let Some(found) = found.and_then(|receive| tags.cancel(receive.id)) else { return false };
+        drop(tags);
+        self.end_posted(found.word, canceled());
+        true
+    }
+
+    /// Ends the receives with a tag that wait for this sender alone.
+    pub(crate) fn end_tagged_from(&self, source: Source) {
+        let mut tags = self.tags.borrow_mut();
+        let only = Some(u64::from(source.0));
+        let mut ended: Vec<_> =
+            tags.receives().filter(|receive| receive.pattern.source == only).collect();
+        ended.sort_by_key(|receive| receive.id);
+        ended.retain(|receive| tags.cancel(receive.id).is_some());
+        drop(tags);
+        for receive in ended {
+            self.end_posted(receive.word, Failed::PEER);
+        }
+    }
+
+    fn end_posted(&self, word: u64, failed: Failed) {
+        let posted = self.posted.borrow_mut().take(word as u32);
+        if let Some(posted) = posted {
+            self.end_receive(&posted.receive, failed, FI_TAGGED);
+        }
+    }
+}

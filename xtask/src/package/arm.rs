@@ -1,0 +1,157 @@
+//! `cargo xtask package test arm64`: builds the packages for 64-bit Arm, and runs them and unit tests under emulation.
+//!
+//! The emulation shows that the code is right for Arm's instructions, records and system calls. It does not show weak ordering,
+//! speed or devices: see the litmus tests (`tests/testing/src/litmus.rs`).
+
+use super::roots::{self, Processor};
+use super::test::{Given, all_inside, step, steps_inside};
+use super::{cross, emulated};
+use crate::check::Count;
+use crate::sh::{Outcome, make_folder, root, target};
+use std::path::Path;
+
+pub(super) const ARCHITECTURE: &str = "arm64";
+
+/// The place of the emulator in the root with compilers. It is linked statically.
+const EMULATOR: &str = "usr/bin/qemu-aarch64";
+
+/// The packages whose unit tests run in an emulated processor. The others need devices, other programs, or hours.
+const TESTED: &[&str] = &[
+    "tieline-plugin-api",
+    "tieline-testing",
+    "tieline-explain",
+    "tieline-config",
+    "tieline-order",
+    "tieline-tag",
+    "tieline-wireup",
+    "tieline-trial",
+    "tieline-memory-file",
+    "tieline-single-copy",
+    "tieline-registration",
+    "tieline-net",
+    "tieline-host",
+    "tieline-choose",
+    "tieline-lookup",
+    "tieline-job",
+    "tieline-provider-shm",
+    "tieline-provider-tcp",
+    "tieline-provider-tcp-connect",
+    "tieline",
+];
+
+/// The packages of which `cargo xtask test --all` runs the unit tests: those that contain instructions, orderings or records that
+/// depend on the processor.
+const SELECTED: &[&str] = &[
+    "tieline-plugin-api",
+    "tieline-testing",
+    "tieline-explain",
+    "tieline-memory-file",
+    "tieline-net",
+    "tieline-host",
+    "tieline-provider-shm",
+];
+
+/// Builds unit tests with the compiler of Debian for the other architecture, and runs them.
+const UNIT_TESTS: &str = r#"
+mount -t tmpfs shm /dev/shm
+mount -t tmpfs tmp /tmp
+cd /tree
+export CARGO_TARGET_DIR=/built CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+sources="--config source.crates-io.replace-with='vendored' --config source.vendored.directory='/vendor'"
+cargo test --no-fail-fast --locked --offline $sources --target aarch64-unknown-linux-gnu --lib $PACKAGES -- --test-threads 2 $SKIPPED
+"#;
+
+/// Tests that cannot pass under the emulation, with the reason.
+const NOT_EMULATED: &[(&str, &str)] = &[(
+    "pages_of_a_peers_file_are_populated_before_they_are_touched",
+    "the emulator passes no advice on population to the kernel",
+)];
+
+/// Builds the packages from source, and runs all tests.
+pub(super) fn test() -> Outcome<Count> {
+    if let Err(text) = emulated::check() {
+        return Ok(Count::skip(format!("{ARCHITECTURE}: {text}")));
+    }
+    let folder = match cross::compilers(ARCHITECTURE)? {
+        Ok(folder) => folder,
+        Err(reason) => return Ok(Count::skip(format!("{ARCHITECTURE}: {reason}"))),
+    };
+    let count = with_compilers(&folder);
+    let _ = std::fs::remove_dir_all(&folder);
+    count
+}
+
+fn with_compilers(folder: &Path) -> Outcome<Count> {
+    let mut total = Count::one(cross::make_in(folder, ARCHITECTURE));
+    let emulator = folder.join(EMULATOR);
+    if total.failed.is_empty() {
+        let given = [
+            (cross::packages(ARCHITECTURE), "packages", &["deb"][..]),
+            (cross::next(ARCHITECTURE), "next", &["deb"]),
+        ];
+        for steps in ["", "arm64"] {
+            let more = "python3-dev,procps";
+            let emulated = roots::root("trixie", more, Processor::Emulated(&emulator));
+            total.add(all_inside(ARCHITECTURE, emulated, &given, steps, Some(&emulator)));
+        }
+    }
+    total.add(unit_tests(folder, TESTED));
+    if total.failed.is_empty() {
+        total.add(mixed(folder, &emulator));
+    }
+    Ok(total)
+}
+
+/// Lets a process of this machine's processor talk with an emulated one.
+fn mixed(folder: &Path, emulator: &Path) -> Count {
+    let own = target().join("packages/deb");
+    if !own.exists() {
+        return Count::skip("two processors: cargo xtask package deb has made no packages");
+    }
+    let given: [Given<'_>; 2] =
+        [(own, "own", &["deb"]), (cross::packages(ARCHITECTURE), "packages", &["deb"])];
+    steps_inside("two processors", folder, &given, "mixed", Some(emulator))
+}
+
+/// Runs the unit tests that `cargo xtask test --all` runs.
+pub(crate) fn selected() -> Count {
+    if let Err(text) = emulated::check() {
+        return Count::skip(format!("{ARCHITECTURE}: {text}"));
+    }
+    let folder = match cross::compilers(ARCHITECTURE) {
+        Ok(Ok(folder)) => folder,
+        Ok(Err(reason)) => return Count::skip(format!("{ARCHITECTURE}: {reason}")),
+        Err(text) => return Count::one(Err(text)),
+    };
+    let count = unit_tests(&folder, SELECTED);
+    let _ = std::fs::remove_dir_all(&folder);
+    count
+}
+
+/// Runs the unit tests of these packages in a root with compilers.
+fn unit_tests(folder: &Path, packages: &[&str]) -> Count {
+    let prepared = super::vendor(&folder.join("vendor"))
+        .and_then(|()| make_folder(folder.join("tree")))
+        .and_then(|()| make_folder(folder.join("built")));
+    if let Err(text) = prepared {
+        return Count::one(Err(text));
+    }
+    let emulator = folder.join(EMULATOR);
+    let mut script = roots::script_with_tree(folder, Some(&emulator), &root(), UNIT_TESTS);
+    let packages: Vec<String> = packages.iter().map(|name| format!("-p {name}")).collect();
+    let skipped: Vec<String> =
+        NOT_EMULATED.iter().map(|(name, _)| format!("--skip {name}")).collect();
+    let _ = script.env("PACKAGES", packages.join(" ")).env("SKIPPED", skipped.join(" "));
+    let (count, said) = step(&mut script);
+    let ran = said.iter().filter(|line| line.starts_with("test ") && line.ends_with(" ... ok"));
+    println!("{ARCHITECTURE}: {} unit tests ran under emulation", ran.count());
+    NOT_EMULATED
+        .iter()
+        .for_each(|(name, reason)| println!("not under emulation: {name}: {reason}"));
+    if !count.failed.is_empty() {
+        said.iter()
+            .filter(|line| line.contains("FAILED") || line.contains("panicked"))
+            .for_each(|line| println!("    {line}"));
+    }
+    count
+}
