@@ -9,11 +9,12 @@
 
 pub use crate::abi::packer::Packer;
 use crate::abi::{
-    AllocParams, Atomic, EndpointLimits, Iov, KeyParams, ModuleAttr, RegisterParams, Watch,
+    AllocParams, Atomic, EndpointLimits, Event, Iov, KeyParams, ModuleAttr, RegisterParams, Watch,
     host::HostHandle,
 };
 pub use crate::absent::Absent;
 use crate::{ConfigDoc, Events, Failure, OK, PENDING, Status};
+use core::mem::MaybeUninit;
 
 /// The result of a data call that did not fail.
 ///
@@ -247,6 +248,15 @@ pub trait Interface: Sized + 'static {
     /// # Errors
     /// A failure of the whole interface. A failure of one peer is an event.
     fn poll(&self, events: &mut Events<'_>) -> Result<(), Status>;
+
+    /// Handles the most frequent poll, which has exactly one event and nothing else to do: makes the progress of [`Interface::poll`],
+    /// and writes the event. `false`: nothing has changed, and the caller calls [`Interface::poll`]. A module without such a short
+    /// form keeps the default.
+    #[inline(always)]
+    fn poll_at_once(&self, event: &mut MaybeUninit<Event>) -> bool {
+        let _ = event;
+        false
+    }
 
     /// Returns the list of words that the core may compare instead of polling; `None`: the module has none. The interface keeps the
     /// list for its whole life. While all listed words have the listed values, [`Interface::poll`] has no event. Anything else that a

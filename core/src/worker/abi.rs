@@ -87,22 +87,17 @@ impl Polls<'_> {
     }
 }
 
-/// Polls an interface and dispatches its events, and returns their number.
+/// Polls an interface and returns its events. They are dispatched before the holder of the right to poll can use it again.
 #[inline(always)] // inlined into `progress`
-pub(super) fn all_of(
+pub(super) fn polled<'a>(
     (interface, open): (usize, &OpenInterface),
-    left_over: &LeftOver,
-    _right: &mut Polls<'_>,
-    hand_on: impl FnOnce(Hand<'_>),
-) -> Result<usize, Status> {
-    let mut batch = Batch::new();
-    // SAFETY: the holder of the right to poll lends it for this call, in which all events are dispatched. `LeftOver` keeps the
-    // events that follow a panic.
-    let rest = unsafe { open.poll(&mut batch) }?;
-    if !rest.is_empty() {
-        hand_on(Hand { left_over, interface, rest });
-    }
-    Ok(rest.len())
+    left_over: &'a LeftOver,
+    _right: &'a mut Polls<'_>,
+    batch: &'a mut Batch,
+) -> Result<Hand<'a>, Status> {
+    // SAFETY: the right to poll is borrowed as long as the events are. `LeftOver` keeps the events that follow a panic.
+    let rest = unsafe { open.poll(batch) }?;
+    Ok(Hand { left_over, interface, rest })
 }
 
 /// Polls a connector and dispatches its events one by one, and returns their number.
@@ -126,6 +121,12 @@ pub(super) struct Hand<'a> {
 }
 
 impl<'a> Hand<'a> {
+    /// Returns the number of events.
+    #[inline(always)]
+    pub(super) fn count(&self) -> usize {
+        self.rest.len()
+    }
+
     /// Returns the index of the interface that reported the events.
     #[inline]
     pub(super) fn interface(&self) -> usize {

@@ -7,6 +7,7 @@ use super::delivering::Deliveries;
 use super::notices::Notices;
 use super::rounds::Rounds;
 use super::shown::Shown;
+use super::slow::Slow;
 use super::threads::Signal;
 use super::watched::Watched;
 use super::wireup_transports::{Opening, WireupTransports};
@@ -61,13 +62,11 @@ pub(crate) struct WorkerState {
     pub(super) answering: [Cell<Option<(Id, u32)>>; 8],
     /// The interfaces that need no system call for a poll: those that every progress call polls, and the idle ones.
     pub(super) fast: Rounds,
-    pub(super) slow: Vec<usize>,
+    pub(super) slow: Slow,
     /// The only active interface of `fast`, or an impossible index.
     pub(super) only: Cell<usize>,
     /// The number of progress calls until the slow interfaces are polled or tasks are checked.
     pub(super) slow_in: Cell<u32>,
-    /// The number of further polls without an event for which the slow interfaces are polled in every call.
-    pub(super) hot: Cell<u32>,
     /// The number of progress calls between the next two polls of quiet slow interfaces.
     pub(super) pause: Cell<u32>,
     /// The number of further progress calls, after the next check for tasks, until the slow interfaces are polled.
@@ -244,7 +243,7 @@ impl WorkerState {
         };
         // The progress thread's worker holds no lease on the thread itself.
         let shown = Shown::new(core.live_page(), lease.is_none());
-        let (fast, slow) = (Rounds::of(polled(false).into_iter()), polled(true));
+        let (fast, slow) = (Rounds::of(polled(false).into_iter()), Slow::of(polled(true)));
         let shared = Rc::new(Shared::new(core.clone(), lease, id, interfaces)?);
         let inner = WorkerState {
             closed: Cell::new(false),
@@ -263,7 +262,6 @@ impl WorkerState {
             slow,
             only: Cell::new(usize::MAX),
             slow_in: Cell::new(0),
-            hot: Cell::new(0),
             pause: Cell::new(1),
             behind_tasks: Cell::new(0),
             timer,

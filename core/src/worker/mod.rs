@@ -30,6 +30,7 @@ mod progress;
 mod rounds;
 pub(crate) mod services;
 mod shown;
+mod slow;
 mod status;
 mod taking;
 #[cfg(test)]

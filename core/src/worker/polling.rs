@@ -1,11 +1,12 @@
 //! Polling one interface, the less frequent polls of idle interfaces, and the words that are compared instead of a poll.
 
 use super::WorkerState;
-use super::abi::{Hand, Polls, Turn, all_of};
+use super::abi::{Polls, Turn, polled};
 use crate::Status;
 use crate::interface::InterfaceSlot;
 use std::rc::Rc;
 use tieline_host::abi::WatchWords;
+use tieline_host::abi::events::Batch;
 use tieline_plugin_api::abi::WATCH_CALLS;
 
 impl WorkerState {
@@ -54,12 +55,16 @@ impl WorkerState {
         (index, slot): (usize, &InterfaceSlot),
         polls: &mut Polls<'_>,
     ) -> usize {
-        let hand_on = |hand: Hand<'_>| {
-            slot.quiet.set(0);
-            self.hand_on(hand);
-        };
-        match all_of((index, &slot.interface), &self.left_over, polls, hand_on) {
-            Ok(count) => count,
+        let mut batch = Batch::new();
+        match polled((index, &slot.interface), &self.left_over, polls, &mut batch) {
+            Ok(hand) => {
+                let count = hand.count();
+                if count > 0 {
+                    slot.quiet.set(0);
+                    self.hand_on(hand);
+                }
+                count
+            }
             Err(status) => self.poll_failed(index, status),
         }
     }

@@ -1,6 +1,6 @@
 //! Progress: dispatching the events of polls, and advancing queued operations.
 
-use super::abi::{Hand, Polls, Running, Turn};
+use super::abi::{Hand, Running, Turn};
 use super::inner::{Handler, set_handler};
 use super::rounds::EACH;
 use super::wireup_transports::TRANSPORT_COOKIE;
@@ -22,16 +22,6 @@ use tieline_host::abi::events::{Polled, payload};
 use tieline_order::Id;
 use tieline_plugin_api::{event, event_flags};
 
-/// The number of polls without an event after which the interfaces that need a system call count as quiet: about a millisecond.
-pub(super) const HOT: u32 = 2048;
-/// The number of progress calls between two polls of quiet interfaces that need a system call. The number grows from `FIRST_PAUSE`
-/// to one of the others, so that the interfaces polled every time are not slowed down. `LAST_PAUSE` calls take some tens of
-/// microseconds.
-pub(super) const FIRST_PAUSE: u32 = 64;
-const LAST_PAUSE: u32 = 1024;
-const LAST_PAUSE_WITHOUT_CIRCUITS: u32 = 4096;
-/// The maximum number of progress calls between two checks for tasks, if a `Remote` exists.
-const TASK_PAUSE: u32 = 64;
 const OUTCOME_UNKNOWN: i32 = Status::OutcomeUnknown as i32;
 const REFUSED: i32 = Status::KeyRejected as i32;
 /// The maximum number of reports of messages and notifications without a handler. Each combination of id and sender is reported
@@ -69,7 +59,7 @@ impl WorkerState {
         };
         let left = self.slow_in.get();
         match left % EACH {
-            0 => count += self.poll_others(left, &mut polls),
+            0 => count += self.poll_others(left, count > 0, &mut polls),
             _ => self.slow_in.set(left - 1),
         }
         if self.shared.has_work.get() {
@@ -78,65 +68,8 @@ impl WorkerState {
         count
     }
 
-    /// Polls the interfaces whose turn comes at this number of calls before the next slow poll.
-    #[inline(never)]
-    fn poll_others(self: &Rc<Self>, left: u32, polls: &mut Polls<'_>) -> usize {
-        if left == 0 {
-            return self.poll_slow(polls);
-        }
-        self.slow_in.set(left - 1);
-        self.poll_resting(polls)
-    }
-
-    /// Polls the interfaces that need a system call. Progress does so in every call for a while after an event, or without other
-    /// interfaces, and otherwise at intervals.
-    #[cold]
-    fn poll_slow(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
-        self.shared.entrance.note_thread();
-        let mut count = self.run_tasks();
-        if self.behind_tasks.get() > 0 {
-            self.pause_for(self.behind_tasks.get());
-            return count;
-        }
-        self.take_out_broken();
-        self.let_closed_go();
-        for &index in &self.slow {
-            count += self.poll_rarely(index, polls);
-        }
-        count += self.poll_wiring(polls);
-        self.answer_names();
-        self.watched.polled(&self.poller, &self.shared.interfaces);
-        let mut seldom = false;
-        let resting = self.poll_resting(polls);
-        if count > 0 {
-            self.hot.set(HOT);
-            self.pause.set(FIRST_PAUSE);
-        } else if self.hot.get() > 0 {
-            self.hot.set(self.hot.get() - 1);
-        } else if !self.fast.is_empty() {
-            let last = match self.wiring.is_idle() {
-                true => LAST_PAUSE_WITHOUT_CIRCUITS,
-                false => LAST_PAUSE,
-            };
-            self.pause_for(self.pause.get());
-            self.pause.set((self.pause.get() * 2).min(last));
-            self.let_quiet_rest();
-            seldom = true;
-        }
-        self.show_poll(seldom);
-        count + resting
-    }
-
-    /// Sets the number of calls until the interfaces that need a system call are polled. If a `Remote` exists, tasks are checked at
-    /// shorter intervals.
-    fn pause_for(&self, calls: u32) {
-        let next = if self.mailboxes.borrow().is_empty() { calls } else { calls.min(TASK_PAUSE) };
-        self.slow_in.set(next);
-        self.behind_tasks.set(calls - next);
-    }
-
     /// Releases the kept endpoints that wait for nothing any more.
-    fn let_closed_go(&self) {
+    pub(super) fn let_closed_go(&self) {
         if self.kept.borrow().is_empty() {
             return;
         }
@@ -149,31 +82,6 @@ impl WorkerState {
         drop(ops);
         self.kept.borrow_mut().extend(stay);
         drop(gone);
-    }
-
-    /// Checks whether another thread has submitted a task.
-    pub(super) fn has_tasks(&self) -> bool {
-        self.mailboxes.borrow().iter().any(|mailbox| mailbox.has_tasks())
-    }
-
-    /// Runs the tasks that other threads have submitted.
-    fn run_tasks(self: &Rc<Self>) -> usize {
-        if self.mailboxes.borrow().is_empty() {
-            return 0;
-        }
-        // The list is not borrowed while a task runs: the task may open another mailbox or close the worker.
-        let all = self.mailboxes.borrow().clone();
-        let count = all.iter().map(|mailbox| mailbox.run(self)).sum();
-        // The removed mailboxes are kept until nothing is borrowed, because dropping their state may call any function. `all` lacks
-        // the mailboxes that a task has opened.
-        let mut gone = Vec::new();
-        self.mailboxes.borrow_mut().retain(|mailbox| {
-            let stays = !mailbox.is_abandoned();
-            gone.extend((!stays).then(|| mailbox.clone()));
-            stays
-        });
-        drop((all, gone));
-        count
     }
 
     #[inline(always)] // inlined into `progress`

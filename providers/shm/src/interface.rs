@@ -8,6 +8,7 @@ mod sleep;
 use handshakes::Handshake;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -310,6 +311,13 @@ impl Interface for RingInterface {
     fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
         let state = &mut *self.state.borrow_mut();
         let shared = &*self.shared;
+        if let Some(channel) = state.only_channel(&shared.due) {
+            if let Some(event) = channel.take_pooled() {
+                let _ = events.push(event);
+                shared.due.delivered();
+                return Ok(());
+            }
+        }
         shared.round.set(shared.round.get() + 1);
         if !state.touched.is_empty() {
             state.release_touched();
@@ -332,6 +340,17 @@ impl Interface for RingInterface {
             }
         }
         Ok(())
+    }
+
+    #[inline(always)]
+    fn poll_at_once(&self, event: &mut MaybeUninit<Event>) -> bool {
+        let Ok(mut state) = self.state.try_borrow_mut() else { return false };
+        let due = &self.shared.due;
+        let taken = state.only_channel(due).is_some_and(|channel| channel.take_short(event));
+        if taken {
+            due.delivered();
+        }
+        taken
     }
 
     fn watch(&self) -> Option<&Watch> {

@@ -28,13 +28,19 @@ pub(crate) const MAX_SEGMENTS: usize = 4096;
 pub(crate) struct Chunk {
     pub(crate) segment: u32,
     pub(crate) offset: u32,
-    class: u8,
+    class: u32,
 }
 
 impl Chunk {
     /// Returns the chunk's size in bytes.
     pub(crate) fn capacity(self) -> usize {
         CLASSES[self.class as usize]
+    }
+
+    /// Checks whether a message of `len` bytes takes a chunk of this size while there are some of every size.
+    pub(crate) fn suits(self, len: usize) -> bool {
+        let class = self.class as usize;
+        len <= CLASSES[class] && (class == 0 || len > CLASSES[class - 1])
     }
 }
 
@@ -45,7 +51,7 @@ struct Segment {
 }
 
 /// The chunks of one interface. Only the methods of this type borrow its cells. The only other code that runs during a borrow is
-/// the argument of `with_segment`, which does not use the pool.
+/// the argument of `with_segment` and `with_place`, which does not use the pool.
 pub(crate) struct Pool {
     free: RefCell<[Vec<Chunk>; CLASSES.len()]>,
     segments: RefCell<Vec<Segment>>,
@@ -115,7 +121,7 @@ impl Pool {
         for list in free.iter_mut() {
             list.retain(|chunk| block(chunk) != whole);
         }
-        let class = CLASSES.len() as u8 - 1;
+        let class = CLASSES.len() as u32 - 1;
         Some(Chunk { segment: whole.0, offset: whole.1 * MAX_CHUNK as u32, class })
     }
 
@@ -129,7 +135,7 @@ impl Pool {
         }
         self.scatter(segment as u32, used, offset);
         self.used.set(offset + CLASSES[class]);
-        Some(Chunk { segment: segment as u32, offset: offset as u32, class: class as u8 })
+        Some(Chunk { segment: segment as u32, offset: offset as u32, class: class as u32 })
     }
 
     /// Frees a range as the largest chunks that are aligned to their own size. None crosses a boundary of the largest class.
@@ -138,7 +144,7 @@ impl Pool {
         while let Some(class) =
             (0..CLASSES.len()).rev().find(|&c| from % CLASSES[c] == 0 && from + CLASSES[c] <= to)
         {
-            free[class].push(Chunk { segment, offset: from as u32, class: class as u8 });
+            free[class].push(Chunk { segment, offset: from as u32, class: class as u32 });
             from += CLASSES[class];
         }
     }
@@ -175,6 +181,18 @@ impl Pool {
         let segments = self.segments.borrow();
         let segment = segments.get(chunk.segment as usize).ok_or(Status::Invalid)?;
         Ok((segment.map.clone(), u64::from(chunk.offset)))
+    }
+
+    /// Passes the position of a chunk's `capacity()` bytes to `write`, which must not use the pool.
+    #[inline]
+    pub(crate) fn with_place<R>(
+        &self,
+        chunk: Chunk,
+        write: impl FnOnce(&Mapping, u64) -> R,
+    ) -> Result<R, Status> {
+        let segments = self.segments.borrow();
+        let segment = segments.get(chunk.segment as usize).ok_or(Status::Invalid)?;
+        Ok(write(&segment.map, u64::from(chunk.offset)))
     }
 
     /// Passes a segment's length and descriptor to `send`.

@@ -2,6 +2,7 @@
 //!
 //! The peer wrote the bytes that are read here. Invalid data ends this channel, and has no other effect.
 
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,7 @@ use tieline_plugin_api::{Events, Status, event};
 use crate::channel::{self, kind, word};
 use crate::hello::{Hello, MAX_RECORD, Record, Refusal};
 use crate::pool::{LARGEST_SEGMENT, MAX_CHUNK, MAX_SEGMENTS};
-use crate::ring::{INLINE, Peek, RecvRing, head};
+use crate::ring::{Alone, INLINE, Peek, RecvRing, head};
 use crate::shared::Shared;
 use crate::sys::{self, Mapping};
 use crate::wake;
@@ -150,6 +151,51 @@ impl RecvChannel {
         }
     }
 
+    /// Takes a short message if it is the only new one and nothing is to be released. Returns whether it did.
+    #[inline(always)]
+    pub(crate) fn take_short(&mut self, event: &mut MaybeUninit<Event>) -> bool {
+        let Some(alone) = self.ring.alone() else { return false };
+        let short = alone.head.wrapping_sub(SHORT);
+        if short >= SHORT_END {
+            return false;
+        }
+        self.ring.take(&alone);
+        let len = (short >> 16) as usize;
+        let _ = event.write(message(self.number, &alone, alone.payload(), len));
+        true
+    }
+
+    /// Takes a message with its payload in a chunk, as [`RecvChannel::take_short`] does.
+    #[inline(always)]
+    pub(crate) fn take_pooled(&mut self) -> Option<Event> {
+        let alone = self.ring.alone()?;
+        if (alone.head >> 24) as u8 != kind::POOLED {
+            return None;
+        }
+        let (data, len) = self.chunk(alone.word(1), alone.word(2))?;
+        self.count_chunk(len);
+        self.ring.take(&alone);
+        Some(message(self.number, &alone, data, len))
+    }
+
+    /// Returns the bytes of a chunk by the two words of its slot. `None`: the segment is unknown, or does not hold the bytes.
+    #[inline(always)]
+    fn chunk(&self, first: u64, offset: u64) -> Option<(*const u8, usize)> {
+        let (segment, len) = (first as u32 as usize, (first >> 32) as usize);
+        let map = self.segments.get(segment)?;
+        let fits = len <= MAX_CHUNK && map.holds(offset, len as u64);
+        fits.then(|| (map.as_ptr().wrapping_add(offset as usize).cast_const(), len))
+    }
+
+    /// Counts the bytes of a consumed chunk.
+    #[inline(always)]
+    fn count_chunk(&mut self, len: usize) {
+        self.chunk_bytes += len;
+        if self.chunk_bytes >= CHUNK_BYTES {
+            self.ring.hurry();
+        }
+    }
+
     /// Handles a channel without a new slot.
     #[inline]
     fn drain_nothing(&mut self, round: u64) -> Drained {
@@ -196,32 +242,21 @@ impl RecvChannel {
                     return Some(Drained::Full);
                 }
                 let (first, offset) = (self.ring.word(1), self.ring.word(2));
-                let (segment, len) = (first as u32 as usize, (first >> 32) as usize);
+                let segment = first as u32 as usize;
                 if segment >= self.segments.len()
                     && !self.read_socket(shared)
                     && segment >= self.segments.len()
                 {
                     return Some(Drained::Full); // the segment's descriptor may follow the records that were read here
                 }
-                match self.segments.get(segment) {
-                    Some(map) if len <= MAX_CHUNK && map.holds(offset, len as u64) => {
-                        let data = map.as_ptr().wrapping_add(offset as usize);
-                        let _ = events.push_message(
-                            self.number,
-                            id,
-                            self.ring.header(),
-                            data.cast_const(),
-                            len,
-                        );
-                        self.chunk_bytes += len;
-                        if self.chunk_bytes >= CHUNK_BYTES {
-                            self.ring.hurry();
-                        }
-                        self.ring.advance();
-                        None
-                    }
-                    _ => Some(Drained::Broken),
-                }
+                let Some((data, len)) = self.chunk(first, offset) else {
+                    return Some(Drained::Broken);
+                };
+                let header = self.ring.header();
+                let _ = events.push_message(self.number, id, header, data, len);
+                self.count_chunk(len);
+                self.ring.advance();
+                None
             }
             kind::NOTIFIED => {
                 let (peer, header) = (self.number, self.ring.header());
@@ -418,6 +453,20 @@ impl RecvChannel {
     pub(crate) fn memory(&self) -> u64 {
         let fast = if self.fast { self.map.len() - sys::PAGE } else { 0 };
         (sys::PAGE + fast + size_of::<RecvChannel>()) as u64
+    }
+}
+
+/// Makes the event for the message of a slot.
+#[inline(always)]
+fn message(peer: u64, alone: &Alone, data: *const u8, len: usize) -> Event {
+    Event {
+        kind: event::MESSAGE,
+        id: alone.head & 0xffff,
+        peer,
+        header: alone.word(0),
+        data,
+        len,
+        ..Event::empty()
     }
 }
 

@@ -19,7 +19,7 @@ use crate::copies;
 use crate::hello::{Hello, Id, Record};
 use crate::kept::Word;
 use crate::order;
-use crate::pool::{Chunk, MAX_CHUNK};
+use crate::pool::{Chunk, MAX_CHUNK, Pool};
 use crate::ring::{INLINE, SendRing, head};
 use crate::shared::Shared;
 use crate::sys::{self, Mapping};
@@ -181,7 +181,10 @@ impl SendChannel {
     #[inline(never)]
     fn send_slow(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
         if payload.len() > INLINE {
-            let fill = |map: &Mapping, at| fitting(copies::write(map, at, payload), payload.len());
+            let fill = |pool: &Pool, chunk| {
+                let write = |map: &Mapping, at| copies::write(map, at, payload);
+                fitting(pool.with_place(chunk, write)?, payload.len())
+            };
             return self.send_pooled(id, header, payload.len(), fill).map(|_| Posting::Done);
         }
         let id = u16::try_from(id).map_err(|_| Status::Invalid)?;
@@ -223,7 +226,11 @@ impl SendChannel {
             return self.send(id, header, &buffer[..len]).map(|_| len);
         }
         let max = max.min(MAX_CHUNK);
-        let fill = |map: &Mapping, at| self.pack(|| copies::pack(packer, map, at, max));
+        let fill = |pool: &Pool, chunk| {
+            // The packer is the application's, so nothing is borrowed while it runs.
+            let (map, at) = pool.place(chunk)?;
+            self.pack(|| copies::pack(packer, &map, at, max))
+        };
         self.send_pooled(id, header, max, fill)
     }
 
@@ -253,12 +260,15 @@ impl SendChannel {
             }
             return self.send(id, header, &buffer[..len]);
         }
-        let gather = |map: &Mapping, at: u64| {
-            let mut done = 0;
-            for piece in iov {
-                done += fitting(copies::write_piece(map, at + done, *piece), piece.len)? as u64;
-            }
-            Ok(len)
+        let gather = |pool: &Pool, chunk| {
+            let write_all = |map: &Mapping, at: u64| {
+                let mut done = 0;
+                for piece in iov {
+                    done += fitting(copies::write_piece(map, at + done, *piece), piece.len)? as u64;
+                }
+                Ok(len)
+            };
+            pool.with_place(chunk, write_all)?
         };
         self.send_pooled(id, header, len, gather).map(|_| Posting::Done)
     }
@@ -269,7 +279,7 @@ impl SendChannel {
         id: u32,
         header: u64,
         len: usize,
-        fill: impl FnOnce(&Mapping, u64) -> Result<usize, Status>,
+        fill: impl FnOnce(&Pool, Chunk) -> Result<usize, Status>,
     ) -> Result<usize, Status> {
         let id = u16::try_from(id).map_err(|_| Status::Invalid)?;
         if len > MAX_CHUNK {
@@ -286,9 +296,7 @@ impl SendChannel {
                 return Err(status);
             }
         }
-        // The callback may be the application's, so nothing is borrowed while it runs.
-        let filled = pool.place(chunk).and_then(|(map, at)| fill(&map, at));
-        let written = match filled {
+        let written = match fill(pool, chunk) {
             Ok(written) => written,
             Err(status) => {
                 pool.give(chunk);
@@ -296,20 +304,33 @@ impl SendChannel {
             }
         };
         let position = self.ring.position();
-        let words = [u64::from(chunk.segment) | (written as u64) << 32, u64::from(chunk.offset)];
         let mut payload = [0u8; 16];
-        payload[..8].copy_from_slice(&words[0].to_ne_bytes());
-        payload[8..].copy_from_slice(&words[1].to_ne_bytes());
+        let first = u64::from(chunk.segment) | (written as u64) << 32;
+        payload[..8].copy_from_slice(&first.to_ne_bytes());
+        payload[8..].copy_from_slice(&u64::from(chunk.offset).to_ne_bytes());
         self.flight.borrow_mut().push_back((position, chunk));
         self.flight_bytes.set(self.flight_bytes.get() + chunk.capacity());
         let _ = self.push(head(kind::POOLED, 16, id), header, &payload);
         Ok(written)
     }
 
-    #[inline]
+    #[inline(always)]
     fn take_chunk(&self, len: usize) -> Result<Chunk, Status> {
+        match self.reuse(len) {
+            Some(chunk) => Ok(chunk),
+            None => self.take_another(len),
+        }
+    }
+
+    /// Takes a chunk if the oldest one in flight does not serve.
+    #[inline(never)]
+    fn take_another(&self, len: usize) -> Result<Chunk, Status> {
         let window = self.shared.settings.window;
         if self.flight_bytes.get() + len > window {
+            let _ = self.see_tail()?;
+            if let Some(chunk) = self.reuse(len) {
+                return Ok(chunk);
+            }
             self.reap()?;
             if self.flight_bytes.get() + len > window {
                 self.starved.set(Some(self.ring.seen()));
@@ -329,6 +350,25 @@ impl SendChannel {
         })
     }
 
+    /// Takes the oldest chunk in flight, if the receiver is known to have released it and it has the best size for `len` bytes. A
+    /// released chunk of another size goes back to the pool, with the other released ones.
+    #[inline(always)]
+    fn reuse(&self, len: usize) -> Option<Chunk> {
+        let mut flight = self.flight.borrow_mut();
+        let &(position, chunk) = flight.front()?;
+        let released = position < self.ring.seen();
+        if released && chunk.suits(len) {
+            let _ = flight.pop_front();
+            self.flight_bytes.set(self.flight_bytes.get() - chunk.capacity());
+            return Some(chunk);
+        }
+        drop(flight);
+        if released {
+            self.take_back(self.ring.seen());
+        }
+        None
+    }
+
     /// Takes back the chunks that the receiver has released, for other messages.
     pub(crate) fn give_back(&self) {
         if self.flight_bytes.get() > 0 {
@@ -336,8 +376,8 @@ impl SendChannel {
         }
     }
 
-    /// Reads the receiver's progress, and takes back the chunks that it has released.
-    fn reap(&self) -> Result<(), Status> {
+    /// Reads the receiver's progress.
+    fn see_tail(&self) -> Result<u64, Status> {
         let Ok(tail) = self.ring.refresh() else {
             self.fail(Status::BadData, "the peer wrote nonsense into the channel");
             return Err(Status::BadData);
@@ -345,6 +385,17 @@ impl SendChannel {
         if self.is_shut() || self.packing.get() {
             self.ring.shut();
         }
+        Ok(tail)
+    }
+
+    /// Reads the receiver's progress, and takes back the chunks that it has released.
+    fn reap(&self) -> Result<(), Status> {
+        self.take_back(self.see_tail()?);
+        Ok(())
+    }
+
+    /// Takes back the chunks of the slots before `tail`.
+    fn take_back(&self, tail: u64) {
         let mut flight = self.flight.borrow_mut();
         while let Some(&(position, chunk)) = flight.front() {
             if position >= tail {
@@ -354,7 +405,6 @@ impl SendChannel {
             self.flight_bytes.set(self.flight_bytes.get() - chunk.capacity());
             self.shared.pool.give(chunk);
         }
-        Ok(())
     }
 
     fn is_shut(&self) -> bool {
@@ -368,7 +418,8 @@ impl SendChannel {
             Stage::Connecting => return Err(Status::Again),
             Stage::Over(_) | Stage::Closing => return self.status(),
         }
-        self.reap()?;
+        // Released chunks stay in flight for the next messages of their size.
+        let _ = self.see_tail()?;
         if self.ring.has_room() {
             self.starved.set(None);
             return Ok(());

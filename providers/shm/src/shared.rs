@@ -148,6 +148,19 @@ impl Due {
         self.polls.get() == 0
     }
 
+    /// Checks whether the next poll runs the slow part.
+    #[inline(always)]
+    pub(crate) fn is_next(&self) -> bool {
+        self.polls.get() <= 1
+    }
+
+    /// Counts a poll without the slow part that has delivered a message.
+    #[inline(always)]
+    pub(crate) fn delivered(&self) {
+        let _ = self.count();
+        self.watch.clear();
+    }
+
     /// Counts polls that the core has left out, and returns whether the slow part is to be run.
     pub(crate) fn count_more(&self, polls: u32) -> bool {
         self.polls.set(self.polls.get().saturating_sub(polls));

@@ -12,6 +12,30 @@ pub(super) unsafe extern "C" fn poll<I: Interface>(
 ) -> i64 {
     // SAFETY: the handle is that of an open interface.
     let this = unsafe { shared::<I>(interface) };
+    let short = || {
+        // SAFETY: the core guarantees its array of `max` events, which need not be initialised.
+        let first = unsafe { &mut *out.cast::<MaybeUninit<Event>>() };
+        i64::from(this.inner.poll_at_once(first))
+    };
+    match hot(this.poisoned, || if max == 0 { 0 } else { short() }) {
+        // SAFETY: the caller's promise.
+        0 => unsafe { poll_all::<I>(interface, out, max) },
+        count => count,
+    }
+}
+
+/// Does what `poll` does if the short form of a poll does not apply.
+///
+/// # Safety
+/// As for `poll`.
+#[inline(never)] // the short form needs no frame
+unsafe extern "C" fn poll_all<I: Interface>(
+    interface: *mut c_void,
+    out: *mut Event,
+    max: u32,
+) -> i64 {
+    // SAFETY: the handle is that of an open interface.
+    let this = unsafe { shared::<I>(interface) };
     hot(this.poisoned, || {
         // SAFETY: the core guarantees its array of `max` events, which need not be initialised.
         let slots = unsafe {

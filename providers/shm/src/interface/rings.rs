@@ -17,6 +17,19 @@ fn lowest(rung: u64, mask: u64) -> Option<u32> {
 }
 
 impl State {
+    /// Returns the only direct channel. `None`: there is more to do than to drain this channel.
+    #[inline(always)]
+    pub(super) fn only_channel(&mut self, due: &Due) -> Option<&mut RecvChannel> {
+        let has_more = due.is_next() || self.bells_first || !self.touched.is_empty();
+        let ([index], [bell], false) = (&self.direct[..], &self.bells[..], has_more) else {
+            return None;
+        };
+        if bell.rung | bell.word.get().load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        Some(self.inbound.get_mut(*index as usize)?.as_mut()?)
+    }
+
     /// Drains the channels of the direct list.
     #[inline(always)]
     pub(super) fn poll_direct(&mut self, shared: &Shared, events: &mut Events<'_>) {
