@@ -249,10 +249,13 @@ pub trait Interface: Sized + 'static {
     /// A failure of the whole interface. A failure of one peer is an event.
     fn poll(&self, events: &mut Events<'_>) -> Result<(), Status>;
 
+    /// Whether the module implements [`Interface::poll_at_once`].
+    const POLLS_AT_ONCE: bool = false;
+
     /// Handles the most frequent poll, which has exactly one event and nothing else to do: makes the progress of [`Interface::poll`],
-    /// and writes the event. `false`: nothing has changed, and the caller calls [`Interface::poll`]. A module without such a short
-    /// form keeps the default.
-    #[inline(always)]
+    /// and writes the event. `false`: nothing has changed, and the caller calls [`Interface::poll`]. The caller uses this method only
+    /// if [`Interface::POLLS_AT_ONCE`] holds.
+    #[inline]
     fn poll_at_once(&self, event: &mut MaybeUninit<Event>) -> bool {
         let _ = event;
         false

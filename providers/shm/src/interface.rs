@@ -311,12 +311,9 @@ impl Interface for RingInterface {
     fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
         let state = &mut *self.state.borrow_mut();
         let shared = &*self.shared;
-        if let Some(channel) = state.only_channel(&shared.due) {
-            if let Some(event) = channel.take_pooled() {
-                let _ = events.push(event);
-                shared.due.delivered();
-                return Ok(());
-            }
+        if state.only_channel(&shared.due).is_some_and(|channel| channel.take_pooled(events)) {
+            shared.due.delivered();
+            return Ok(());
         }
         shared.round.set(shared.round.get() + 1);
         if !state.touched.is_empty() {
@@ -341,6 +338,8 @@ impl Interface for RingInterface {
         }
         Ok(())
     }
+
+    const POLLS_AT_ONCE: bool = true;
 
     #[inline(always)]
     fn poll_at_once(&self, event: &mut MaybeUninit<Event>) -> bool {

@@ -13,7 +13,7 @@ use tieline_plugin_api::{Events, Status, event};
 use crate::channel::{self, kind, word};
 use crate::hello::{Hello, MAX_RECORD, Record, Refusal};
 use crate::pool::{LARGEST_SEGMENT, MAX_CHUNK, MAX_SEGMENTS};
-use crate::ring::{Alone, INLINE, Peek, RecvRing, head};
+use crate::ring::{INLINE, Peek, RecvRing, head};
 use crate::shared::Shared;
 use crate::sys::{self, Mapping};
 use crate::wake;
@@ -160,22 +160,32 @@ impl RecvChannel {
             return false;
         }
         self.ring.take(&alone);
-        let len = (short >> 16) as usize;
-        let _ = event.write(message(self.number, &alone, alone.payload(), len));
+        let _ = event.write(Event {
+            kind: event::MESSAGE,
+            id: short & 0xffff,
+            peer: self.number,
+            header: alone.word(0),
+            data: alone.payload(),
+            len: (short >> 16) as usize,
+            ..Event::empty()
+        });
         true
     }
 
     /// Takes a message with its payload in a chunk, as [`RecvChannel::take_short`] does.
     #[inline(always)]
-    pub(crate) fn take_pooled(&mut self) -> Option<Event> {
-        let alone = self.ring.alone()?;
+    pub(crate) fn take_pooled(&mut self, events: &mut Events<'_>) -> bool {
+        let Some(alone) = self.ring.alone() else { return false };
         if (alone.head >> 24) as u8 != kind::POOLED {
-            return None;
+            return false;
         }
-        let (data, len) = self.chunk(alone.word(1), alone.word(2))?;
+        let Some((data, len)) = self.chunk(alone.word(1), alone.word(2)) else { return false };
+        if !events.push_message(self.number, alone.head & 0xffff, alone.word(0), data, len) {
+            return false;
+        }
         self.count_chunk(len);
         self.ring.take(&alone);
-        Some(message(self.number, &alone, data, len))
+        true
     }
 
     /// Returns the bytes of a chunk by the two words of its slot. `None`: the segment is unknown, or does not hold the bytes.
@@ -453,20 +463,6 @@ impl RecvChannel {
     pub(crate) fn memory(&self) -> u64 {
         let fast = if self.fast { self.map.len() - sys::PAGE } else { 0 };
         (sys::PAGE + fast + size_of::<RecvChannel>()) as u64
-    }
-}
-
-/// Makes the event for the message of a slot.
-#[inline(always)]
-fn message(peer: u64, alone: &Alone, data: *const u8, len: usize) -> Event {
-    Event {
-        kind: event::MESSAGE,
-        id: alone.head & 0xffff,
-        peer,
-        header: alone.word(0),
-        data,
-        len,
-        ..Event::empty()
     }
 }
 

@@ -20,8 +20,6 @@ use std::sync::atomic::AtomicU64;
 
 #[cfg(not(loom))]
 mod alone;
-#[cfg(not(loom))]
-pub(crate) use alone::Alone;
 
 use std::cell::Cell;
 use std::ptr::NonNull;

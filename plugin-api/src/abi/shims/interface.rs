@@ -10,30 +10,46 @@ pub(super) unsafe extern "C" fn poll<I: Interface>(
     out: *mut Event,
     max: u32,
 ) -> i64 {
-    // SAFETY: the handle is that of an open interface.
-    let this = unsafe { shared::<I>(interface) };
-    let short = || {
-        // SAFETY: the core guarantees its array of `max` events, which need not be initialised.
-        let first = unsafe { &mut *out.cast::<MaybeUninit<Event>>() };
-        i64::from(this.inner.poll_at_once(first))
-    };
-    match hot(this.poisoned, || if max == 0 { 0 } else { short() }) {
+    if !I::POLLS_AT_ONCE {
         // SAFETY: the caller's promise.
-        0 => unsafe { poll_all::<I>(interface, out, max) },
-        count => count,
+        return unsafe { poll_all::<I>(interface, out, max) };
     }
+    if max > 0 {
+        // SAFETY: the handle is that of an open interface.
+        let this = unsafe { shared::<I>(interface) };
+        let count = hot(this.poisoned, || {
+            // SAFETY: the core guarantees its array of `max` events, which need not be initialised.
+            let first = unsafe { &mut *out.cast::<MaybeUninit<Event>>() };
+            i64::from(this.inner.poll_at_once(first))
+        });
+        if count != 0 {
+            return count;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { poll_behind::<I>(interface, out, max) }
 }
 
-/// Does what `poll` does if the short form of a poll does not apply.
+/// Does what `poll_all` does, out of line, so that the short form needs no frame.
 ///
 /// # Safety
 /// As for `poll`.
-#[inline(never)] // the short form needs no frame
-unsafe extern "C" fn poll_all<I: Interface>(
+#[inline(never)]
+unsafe extern "C" fn poll_behind<I: Interface>(
     interface: *mut c_void,
     out: *mut Event,
     max: u32,
 ) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe { poll_all::<I>(interface, out, max) }
+}
+
+/// Polls without the short form.
+///
+/// # Safety
+/// As for `poll`.
+#[inline(always)]
+unsafe fn poll_all<I: Interface>(interface: *mut c_void, out: *mut Event, max: u32) -> i64 {
     // SAFETY: the handle is that of an open interface.
     let this = unsafe { shared::<I>(interface) };
     hot(this.poisoned, || {
