@@ -28,6 +28,14 @@ pub(crate) fn random_id() -> Result<[u8; 16], Error> {
     Ok(id)
 }
 
+/// Returns the time by a clock that is cheap to read and advances every few milliseconds. Its origin is arbitrary.
+pub(crate) fn coarse_clock() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the record outlives the call. The clock exists on every Linux, so the call cannot fail.
+    let _ = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
 /// Makes the error of the last system call, with the purpose of the call.
 pub(crate) fn last_error(what: &str) -> Error {
     Failure::last_os_error(what).into()

@@ -78,12 +78,14 @@ pub(crate) struct Posted {
     /// The shapes that have receives, and shapes without receives whose tables can be reused.
     shapes: Vec<Shaped>,
     rest: List,
+    /// The number of receives that messages have passed, in the tables and in `rest`.
+    passed: usize,
 }
 
 impl Posted {
     pub(crate) fn new() -> Self {
         let (fresh, rest) = (List::EMPTY, List::EMPTY);
-        Posted { slab: Slab::new(), fresh, shapes: Vec::new(), rest }
+        Posted { slab: Slab::new(), fresh, shapes: Vec::new(), rest, passed: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -104,7 +106,22 @@ impl Posted {
     }
 
     /// Removes the first posted receive that matches a message.
+    #[inline]
     pub(crate) fn take_for(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<Receive> {
+        if self.passed == 0 {
+            let place = self.fresh.first();
+            if self.slab.get(place)?.fits(source, tag) {
+                let entry = self.slab.remove(place);
+                self.fresh.close(&mut self.slab, 0, entry.link);
+                return Some(entry.receive(place));
+            }
+        }
+        self.take_among(hash, source, tag)
+    }
+
+    /// Does what `take_for` does if messages have passed receives, or pass one now.
+    #[inline(never)]
+    fn take_among(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<Receive> {
         let mut found: Option<(u64, u32)> = None;
         for shaped in self.shapes.iter().filter(|shaped| !shaped.index.is_empty()) {
             let (own_source, own_tag) = shaped.shape.key(source, tag);
@@ -152,6 +169,7 @@ impl Posted {
             }
             let (shape, own) = (entry.shape, hash.of(entry.source, entry.tag));
             self.fresh.remove(&mut self.slab, 0, place);
+            self.passed += 1;
             match self.table(shape) {
                 Some(which) => {
                     self.slab.at_mut(place).kept = Kept::Shaped(which, own);
@@ -170,8 +188,12 @@ impl Posted {
         let entry = self.slab.remove(place);
         match entry.kept {
             Kept::Fresh => self.fresh.close(&mut self.slab, 0, entry.link),
-            Kept::Rest => self.rest.close(&mut self.slab, 0, entry.link),
+            Kept::Rest => {
+                self.passed -= 1;
+                self.rest.close(&mut self.slab, 0, entry.link);
+            }
             Kept::Shaped(which, hash) => {
+                self.passed -= 1;
                 let index = &mut self.shapes[usize::from(which)].index;
                 index.close(&mut self.slab, 0, entry.link, hash, Entry::hash);
             }

@@ -2,13 +2,17 @@
 //!
 //! Progress polls such an interface in every call for a while after it had an event, and otherwise at intervals. Each interface
 //! counts for itself, so one with events costs no polls of the others. While the interfaces without system calls have events, only
-//! every eighth call polls an interface that needs one.
+//! every eighth call polls an interface that needs one. The intervals are numbers of calls; for a program with few calls, they are
+//! shortened to some tens of milliseconds.
 
 use super::WorkerState;
 use super::abi::Polls;
 use super::rounds::EACH;
+use crate::sys::coarse_clock;
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
+use tieline_plugin_api::abi::WATCH_CALLS;
 
 /// The number of polls without an event after which an interface that needs a system call counts as quiet: about a millisecond.
 pub(super) const HOT: u32 = 2048;
@@ -18,6 +22,8 @@ pub(super) const HOT: u32 = 2048;
 pub(super) const FIRST_PAUSE: u32 = 64;
 const LAST_PAUSE: u32 = 1024;
 const LAST_PAUSE_WITHOUT_CIRCUITS: u32 = 4096;
+/// The time after which a poll is due although few progress calls were made: a program may call `progress` once in a millisecond.
+const LATE: Duration = Duration::from_millis(10);
 /// The maximum number of progress calls between two checks for tasks, if a `Remote` exists.
 const TASK_PAUSE: u32 = 64;
 
@@ -30,6 +36,8 @@ pub(super) struct Slow {
     until_all: Cell<u32>,
     /// The number of further progress calls with events that may leave out the poll of hot interfaces.
     left_out: Cell<u32>,
+    /// The time of the last poll, by the coarse clock.
+    polled_at: Cell<Duration>,
 }
 
 /// The number of further polls without an event for which an interface is polled in every progress call.
@@ -62,7 +70,13 @@ impl Slow {
             connectors: Heat::default(),
             until_all: Cell::new(0),
             left_out: Cell::new(0),
+            polled_at: Cell::default(),
         }
+    }
+
+    /// Checks whether the last poll was long ago.
+    fn is_late(&self) -> bool {
+        coarse_clock().saturating_sub(self.polled_at.get()) >= LATE
     }
 
     #[cfg(test)]
@@ -87,6 +101,7 @@ impl Slow {
     /// Begins a poll, and returns whether it includes the interfaces that are not hot.
     fn begin(&self) -> bool {
         self.left_out.set(EACH - 1);
+        self.polled_at.set(coarse_clock());
         let until = self.until_all.get();
         self.until_all.set(if until == 0 { FIRST_PAUSE - 1 } else { until - 1 });
         until == 0 || !self.is_hot()
@@ -117,6 +132,10 @@ impl WorkerState {
             };
         }
         self.slow_in.set(left - 1);
+        if left % WATCH_CALLS == 0 && self.slow.is_late() {
+            self.behind_tasks.set(0);
+            return self.poll_slow(polls);
+        }
         self.poll_resting(polls)
     }
 
@@ -132,6 +151,7 @@ impl WorkerState {
         self.take_out_broken();
         self.let_closed_go();
         let slow = &self.slow;
+        let was_late = slow.is_late();
         let all = slow.begin();
         let mut count = tasks;
         for (index, heat) in &slow.interfaces {
@@ -159,6 +179,9 @@ impl WorkerState {
                 true => LAST_PAUSE_WITHOUT_CIRCUITS,
                 false => LAST_PAUSE,
             };
+            if was_late {
+                self.pause.set(EACH);
+            }
             self.pause_for(self.pause.get());
             self.pause.set((self.pause.get() * 2).min(last));
             self.slow.all_are_due();

@@ -8,6 +8,7 @@ use crate::{Close, Context, Outcome, Region};
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 use tieline_order::slab::LOOKS;
+use tieline_plugin_api::abi::WATCH_CALLS;
 
 mod barrier;
 mod circuits;
@@ -245,6 +246,14 @@ fn quiet_slow_interface_is_polled_less_and_less_often() {
     let _ = polls_in(2 * HOT);
     let (some, later) = (polls_in(16 * FIRST_PAUSE), polls_in(256 * FIRST_PAUSE));
     assert!(some <= 16 && (1..=16).contains(&later), "{some} and then {later}");
+    // A program that has not called for long need not make thousands of calls until the next poll.
+    while worker.inner.slow_in.get() < 1000 {
+        let _ = worker.progress();
+    }
+    let (before, calls) = (worker.inner.slow_in.get(), 2 * WATCH_CALLS);
+    std::thread::sleep(Duration::from_millis(30));
+    (0..calls).for_each(|_| assert_eq!(worker.progress(), 0));
+    assert!(worker.inner.slow_in.get() < before - calls, "no poll came earlier");
 }
 
 #[test]
