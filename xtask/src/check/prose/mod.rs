@@ -76,7 +76,7 @@ const NO_NAMES: &[&str] = &[
 
 /// Files whose text is not checked: released files, and files that are generated from texts that are measured.
 const GIVEN: &[&str] = &[
-    "tests/old-providers/1.0",
+    "tests/old-providers/1.",
     "docs/checks.md",
     "docs/configuration.md",
     "LICENSE",
