@@ -57,7 +57,8 @@ pub(crate) fn run(named: &[&str]) -> Count {
 }
 
 fn known(named: &[&str]) -> Outcome {
-    let all = [&RELEASES[..], &["rpm", "source", "srpm", "distribution", arm::ARCHITECTURE]].concat();
+    let all =
+        [&RELEASES[..], &["rpm", "source", "srpm", "distribution", arm::ARCHITECTURE]].concat();
     match named.iter().find(|name| !all.contains(name)) {
         Some(name) => Err(format!("`{name}` cannot be tried: {} can", all.join(", "))),
         None => Ok(()),
@@ -175,8 +176,7 @@ fn source_rpm() -> Outcome<Count> {
         return Ok(Count::skip(format!("the source rpm: {text}")));
     }
     let _ = rpm::source(&rpm::sources())?;
-    let mut total =
-        same_bytes("rpm", &rpm::sources(), |folder| rpm::source(folder).map(|_| ()));
+    let mut total = same_bytes("rpm", &rpm::sources(), |folder| rpm::source(folder).map(|_| ()));
     let given = [(rpm::sources().join("SRPMS"), "packages", &["rpm"][..])];
     let with = format!("{COMPILER},python3-dev");
     total.add(all_inside("srpm", unpacked(BUILDS, &with), &given, "srpm", None));
@@ -355,7 +355,9 @@ mod tests {
         let slip = run(&["bookwrm"]);
         assert_eq!(
             slip.failed,
-            ["`bookwrm` cannot be tried: bookworm, trixie, rpm, source, srpm, distribution, arm64 can"]
+            [
+                "`bookwrm` cannot be tried: bookworm, trixie, rpm, source, srpm, distribution, arm64 can"
+            ]
         );
         let inside = |root_of| all_inside("trixie", root_of, &[], "", None);
         assert_eq!(inside(Err("no disk".into())).failed, ["trixie: no disk"]);
