@@ -15,5 +15,5 @@ for package in tieline tieline-doc tieline-libfabric tieline-provider-verbs tiel
 done
 # The dependency comes from the file's note.
 dpkg-query -W -f '${Depends}\n' tieline-provider-verbs | grep -q 'tieline-abi-1 (>= 0)'
-dpkg-query -W -f '${Provides}\n' libtieline0 | grep -q 'tieline-abi-1 (= 0)'
+dpkg-query -W -f '${Provides}\n' libtieline0 | grep -qF "tieline-abi-1 (= $(abi_minor))"
 dpkg-query -W -f '${Provides}\n' tieline-provider-ofi | grep -q 'tieline-provider-1-ofi (= '

@@ -5,7 +5,7 @@ running=$!
 mapped() { grep -ls "libtieline_tcp.so$1" /proc/[0-9]*/maps 2>/dev/null; }
 until mapped '$' | grep -q .; do kill -0 $running; done
 dpkg -i /next/*.deb > said 2>&1 || { cat said; exit 1; }
-dpkg-query -W -f '${Version}\n' libtieline0 | grep -qx '0.1.0-2'
+dpkg-query -W -f '${Version}\n' libtieline0 | grep -qx '0.2.0-2'
 kill -0 $running
 mapped ' (deleted)$' | grep -q .
 tieline run -n 2 -- tieline demo /etc/debian_version

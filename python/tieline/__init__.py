@@ -30,7 +30,7 @@ from ._message import Acknowledgement, Message, Messages
 from ._request import Completed, Counted, Counter, Request
 from ._worker import Counters, Waker, Worker
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Acknowledgement",

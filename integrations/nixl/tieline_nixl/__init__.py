@@ -3,7 +3,7 @@
 import glob
 import os
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 HERE = os.path.dirname(os.path.abspath(__file__))
 PLUGIN = os.path.join(HERE, "libplugin_TIELINE.so")
 

@@ -5,7 +5,7 @@ for package in "$RPMS"/*/*.rpm; do
     lacks '^libtieline\(_\|-fi\)' provides
     case $package in
     */tieline-provider-*) grep -qxF 'tieline-abi(1)(64bit) >= 0' requires ;;
-    */libtieline-0*) grep -qxF 'tieline-abi(1)(64bit) = 0' provides ;;
+    */libtieline-0*) grep -qxF "tieline-abi(1)(64bit) = $(abi_minor)" provides ;;
     esac
     # The package has no scripts: `rpm -q --scripts` then prints nothing.
     [ -z "$(rpm -qp --scripts "$package" 2>/dev/null)" ]

@@ -93,6 +93,9 @@ fn digest_is_that_of_the_layouts() {
     assert_eq!(DIGESTS.last().map(|last| last.0), Some(ABI_MINOR));
     // The digests of one minor are in the order of its states, the present one last.
     assert!(DIGESTS.is_sorted_by_key(|known| known.0));
+    // A released minor has no later state.
+    let last = |minor| DIGESTS.iter().rfind(|known| known.0 == minor).map(|known| known.1);
+    assert_eq!(last(1), Some(0x0aa2_545a_aef0_0da4));
 }
 
 #[test]

@@ -1,14 +1,15 @@
-//! ABI 1.0 is frozen: every later header of the same major keeps the numbers of ABI 1.0, and the offsets of its fields.
+//! A released minor is frozen: every later header of the same major keeps its numbers, and the offsets of its fields. The header of
+//! that minor itself has no additions, since an addition makes the next minor.
 //!
 //! The header of each frozen minor is in `tests/old-providers`, together with the providers that were built with that header.
 //! Comments, helpers and the order of records may change.
 
 use super::root;
 use std::collections::BTreeMap;
-use tieline_plugin_api::abi::ABI_MAJOR;
+use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR};
 
 /// The frozen minors, each with the checksum of its header, which must not be edited.
-const FROZEN: &[(u16, u16, u64)] = &[(1, 0, 0xf567_5691_8415_1703)];
+const FROZEN: &[(u16, u16, u64)] = &[(1, 0, 0xf567_5691_8415_1703), (1, 1, 0xf72b_7a2b_b7b0_cc02)];
 
 /// Compares the current header with that of each frozen minor of its major.
 ///
@@ -25,10 +26,16 @@ pub(super) fn check(today: &str) -> Result<(), String> {
                 "{file} was frozen and has changed: its checksum is {found:#x} now"
             ));
         }
-        if let Some(broken) = broken_by(&Header::read(&frozen), &Header::read(today)) {
+        let (frozen, today) = (Header::read(&frozen), Header::read(today));
+        if let Some(broken) = broken_by(&frozen, &today) {
             return Err(format!(
                 "{broken}: ABI {major}.{minor} is frozen, so this breaks every provider that was built for it; add at an end \
                  instead (docs/abi.md), or raise ABI_MAJOR"
+            ));
+        }
+        if let Some(added) = added_to(&frozen, &today).filter(|_| *minor == ABI_MINOR) {
+            return Err(format!(
+                "{added} is new, and ABI {major}.{minor} is released: raise ABI_MINOR (docs/abi.md)"
             ));
         }
     }
@@ -98,6 +105,21 @@ fn broken_by(frozen: &Header, today: &Header) -> Option<String> {
         let broken = broken_record(before, today.records.get(name).unwrap_or(&none))?;
         Some(format!("struct {name}: {broken}"))
     })
+}
+
+/// Returns the first number, record or field that the frozen header lacks, if the current header breaks no promise.
+fn added_to(frozen: &Header, today: &Header) -> Option<String> {
+    let number = today.numbers.keys().find(|name| !frozen.numbers.contains_key(*name));
+    let record = || {
+        today.records.iter().find_map(|(name, now)| {
+            let fields = frozen.records.get(name).map_or(&[][..], |before| &before.fields[..]);
+            // A reserved field with a name is an addition too.
+            let field =
+                now.fields.iter().enumerate().find(|(at, field)| fields.get(*at) != Some(field));
+            field.map(|(_, field)| format!("struct {name}: `{field}`"))
+        })
+    };
+    number.cloned().or_else(record)
 }
 
 fn broken_record(before: &Record, now: &Record) -> Option<String> {
@@ -184,6 +206,23 @@ TIELINE_CHECK(offsetof(struct tieline_cost, latency_ns) == 0);
         for changes in [&[][..], &minor, &grown, &named] {
             assert_eq!(broken(changes), None);
         }
+    }
+
+    #[test]
+    fn an_addition_to_a_released_minor_is_named() {
+        let added = |changes: &[(&str, &str)]| {
+            let today = changes
+                .iter()
+                .fold(FROZEN_TEXT.to_string(), |text, (from, to)| text.replacen(from, to, 1));
+            added_to(&Header::read(FROZEN_TEXT), &Header::read(&today))
+        };
+        assert_eq!(added(&[("/* done */", "/* other words */")]), None);
+        let number = added(&[("/* done */", "#define TIELINE_NEW 3")]);
+        assert_eq!(number.as_deref(), Some("TIELINE_NEW"));
+        let field = added(&[("size_t len);\n}", "size_t len);\n    uint64_t level;\n}")]);
+        assert_eq!(field.as_deref(), Some("struct tieline_params: `uint64_t level`"));
+        let named = added(&[("uint32_t reserved", "int32_t device")]);
+        assert_eq!(named.as_deref(), Some("struct tieline_params: `int32_t device`"));
     }
 
     #[test]

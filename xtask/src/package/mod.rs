@@ -1,7 +1,7 @@
 //! `cargo xtask package`: makes the packages for distributions.
 //!
 //! `deb` makes Debian packages in `target/packages/deb`, `rpm` makes rpms, and `stage` makes the tree from which both are made.
-//! `source` makes the Debian source package, `wheel` the Python module with the library, and `nixl` the backend for NIXL. `test`
+//! `source` makes the Debian source package, `srpm` the source rpm, `wheel` the Python module with the library, and `nixl` the backend for NIXL. `test`
 //! tests packages in clean roots. docs/packaging.md describes the contents of each package, with the reasons.
 
 mod arm;
@@ -30,8 +30,8 @@ pub(crate) use stage::crate_for_providers;
 use std::path::Path;
 use std::time::Duration;
 
-const USAGE: &str = "cargo xtask package deb [--arch ARCHITECTURE] | rpm | source | wheel | nixl | crates | \
-                     test [bookworm|trixie|rpm|source|distribution|arm64...] | stage LIBDIR FOLDER";
+const USAGE: &str = "cargo xtask package deb [--arch ARCHITECTURE] | rpm | source | srpm | wheel | nixl | crates | \
+                     test [bookworm|trixie|rpm|source|srpm|distribution|arm64...] | stage LIBDIR FOLDER";
 
 /// The time limit. The code is compiled for each library directory, and again from the source package, which takes hours on a busy
 /// machine.
@@ -60,6 +60,7 @@ fn obey(words: &[&str]) -> Outcome {
         }
         ["rpm"] => rpm::make().map(|packages| deb::show(&packages)),
         ["source"] => source::make(&source::folder()).map(|files| deb::show(&files)),
+        ["srpm"] => rpm::source(&rpm::sources()).map(|file| deb::show(&[file])),
         ["wheel"] => wheel::make(),
         ["nixl"] => nixl::make(),
         ["crates"] => crates::make().map(|crates| deb::show(&crates)),

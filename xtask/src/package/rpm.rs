@@ -1,7 +1,7 @@
 //! Makes the packages for distributions that use rpm.
 
-use super::{build, deb, stage};
-use crate::sh::{Outcome, command, name_of, root, target};
+use super::{build, deb, source, stage};
+use crate::sh::{Outcome, command, files_of, name_of, root, target};
 use std::path::{Path, PathBuf};
 
 const LIBDIR: &str = "/usr/lib64";
@@ -15,6 +15,40 @@ pub(super) fn make() -> Outcome<Vec<PathBuf>> {
     super::there(NEEDS)?;
     let tree = stage::make(LIBDIR, &target().join("packages/stage-rpm"))?;
     cut(&tree, &target().join("packages/rpm"))
+}
+
+/// Returns the folder of the source rpm.
+pub(super) fn sources() -> PathBuf {
+    target().join("packages/srpm")
+}
+
+/// Makes the source rpm, of the archives of Debian's source package; returns its file.
+pub(super) fn source(folder: &Path) -> Outcome<PathBuf> {
+    super::there(NEEDS)?;
+    let _ = source::make(&source::folder())?;
+    build::emptied(folder)?;
+    for (archive, name) in source::ARCHIVES {
+        build::copy(&source::folder().join(archive), &folder.join("SOURCES").join(name))?;
+    }
+    let mut rpmbuild = command("rpmbuild", &["-bs", "--nodeps", "--define"]);
+    let _ = rpmbuild.arg(format!("_topdir {}", folder.display()));
+    steady(&mut rpmbuild);
+    let _ = rpmbuild.arg(root().join("packaging/rpm/tieline.spec"));
+    deb::told_in(&mut rpmbuild, &folder.join("build.log"))?;
+    let made = files_of(folder.join("SRPMS"), "rpm")?;
+    made.into_iter().next().ok_or(format!("{} has no rpm", folder.display()))
+}
+
+/// Adds the settings that make the bytes of a package the same for the same commit on every machine.
+fn steady(rpmbuild: &mut std::process::Command) {
+    for value in [
+        "_buildhost tieline",
+        "use_source_date_epoch_as_buildtime 1",
+        "clamp_mtime_to_source_date_epoch 1",
+        "source_date_epoch_from_changelog 1",
+    ] {
+        let _ = rpmbuild.args(["--define", value]);
+    }
 }
 
 pub(super) fn again(folder: &Path) -> Outcome {
@@ -42,15 +76,10 @@ fn cut(tree: &Path, folder: &Path) -> Outcome<Vec<PathBuf>> {
         format!("_topdir {}", folder.display()),
         format!("_libdir {LIBDIR}"),
         format!("tieline_stage {}", tree.display()),
-        "tieline_source none".into(),
-        // The settings make the bytes of a package the same for the same commit on every machine.
-        "_buildhost tieline".into(),
-        "use_source_date_epoch_as_buildtime 1".into(),
-        "clamp_mtime_to_source_date_epoch 1".into(),
-        "source_date_epoch_from_changelog 1".into(),
     ] {
         let _ = rpmbuild.arg("--define").arg(value);
     }
+    steady(&mut rpmbuild);
     let path = std::env::var("PATH").unwrap_or_default();
     let _ = rpmbuild.env("PATH", format!("{}:{path}", packaging.display()));
     let _ = rpmbuild.arg(packaging.join("rpm/tieline.spec"));

@@ -15,7 +15,17 @@ use std::process::Command;
 
 const NAME: &str = concat!("tieline-", env!("CARGO_PKG_VERSION"));
 
-const ORIGINAL: &str = concat!("tieline_", env!("CARGO_PKG_VERSION"), ".orig");
+/// The archives, and their names in a source rpm.
+pub(super) const ARCHIVES: [(&str, &str); 2] = [
+    (
+        concat!("tieline_", env!("CARGO_PKG_VERSION"), ".orig.tar.xz"),
+        concat!("tieline-", env!("CARGO_PKG_VERSION"), ".tar.xz"),
+    ),
+    (
+        concat!("tieline_", env!("CARGO_PKG_VERSION"), ".orig-vendor.tar.xz"),
+        concat!("tieline-", env!("CARGO_PKG_VERSION"), "-vendor.tar.xz"),
+    ),
+];
 
 /// The targets of the build. Crates that only other targets need are kept as empty crates, since `Cargo.lock` names them.
 const PLATFORMS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
@@ -31,7 +41,8 @@ pub(super) fn make(folder: &Path) -> Outcome<Vec<PathBuf>> {
     super::there(NEEDS)?;
     build::emptied(folder)?;
     let files = known_to_git()?;
-    let mut tar = archive(&folder.join(format!("{ORIGINAL}.tar.xz")), &root())?;
+    let [original, crates] = ARCHIVES.map(|(name, _)| folder.join(name));
+    let mut tar = archive(&original, &root())?;
     // Links refer to files of the tree, and are not changed.
     let _ = tar.args(["--no-recursion", &format!("--transform=s,^,{NAME}/,S")]);
     let list = folder.join("files");
@@ -40,12 +51,12 @@ pub(super) fn make(folder: &Path) -> Outcome<Vec<PathBuf>> {
     on(&list, std::fs::remove_file(&list))?;
     let unpacked = folder.join("unpacked");
     vendor(&unpacked.join("vendor"))?;
-    let mut tar = archive(&folder.join(format!("{ORIGINAL}-vendor.tar.xz")), &unpacked)?;
+    let mut tar = archive(&crates, &unpacked)?;
     let _ = capture(tar.arg("vendor"))?;
     let tree = unpacked.join(NAME);
     make_folder(&tree)?;
     let mut tar = command("tar", &["--extract", "--file"]);
-    let _ = tar.arg(folder.join(format!("{ORIGINAL}.tar.xz"))).arg("--directory");
+    let _ = tar.arg(original).arg("--directory");
     let _ = capture(tar.arg(&unpacked))?;
     on(&tree, std::fs::rename(unpacked.join("vendor"), tree.join("vendor")))?;
     deb::describe(&tree, deb::VERSION)?;

@@ -45,6 +45,10 @@ pub(crate) fn run(named: &[&str]) -> Count {
         let with = format!("{COMPILER},{DEBIANS_CRATES}");
         count.add(all_inside("distribution", unpacked(BUILDS, &with), &[], "distribution", None));
     }
+    // Each of these builds everything once more, so it only runs if it is named.
+    if named.contains(&"srpm") {
+        count.add(source_rpm().into());
+    }
     // The build and the emulation take most of an hour, so this test only runs if it is named.
     if named.contains(&arm::ARCHITECTURE) {
         count.add(arm::test().into());
@@ -53,7 +57,8 @@ pub(crate) fn run(named: &[&str]) -> Count {
 }
 
 fn known(named: &[&str]) -> Outcome {
-    let all = [&RELEASES[..], &["rpm", "source", "distribution", arm::ARCHITECTURE]].concat();
+    let all =
+        [&RELEASES[..], &["rpm", "source", "srpm", "distribution", arm::ARCHITECTURE]].concat();
     match named.iter().find(|name| !all.contains(name)) {
         Some(name) => Err(format!("`{name}` cannot be tried: {} can", all.join(", "))),
         None => Ok(()),
@@ -162,6 +167,19 @@ fn sources() -> Outcome<Count> {
     ];
     let with = format!("{COMPILER},python3-dev");
     total.add(all_inside("source", unpacked(BUILDS, &with), &given, "source", None));
+    Ok(total)
+}
+
+/// Tests the source rpm: a second one has the same bytes, and it builds without a network.
+fn source_rpm() -> Outcome<Count> {
+    if let Err(text) = there(source::NEEDS).and_then(|()| there(rpm::NEEDS)) {
+        return Ok(Count::skip(format!("the source rpm: {text}")));
+    }
+    let _ = rpm::source(&rpm::sources())?;
+    let mut total = same_bytes("rpm", &rpm::sources(), |folder| rpm::source(folder).map(|_| ()));
+    let given = [(rpm::sources().join("SRPMS"), "packages", &["rpm"][..])];
+    let with = format!("{COMPILER},python3-dev");
+    total.add(all_inside("srpm", unpacked(BUILDS, &with), &given, "srpm", None));
     Ok(total)
 }
 
@@ -337,7 +355,9 @@ mod tests {
         let slip = run(&["bookwrm"]);
         assert_eq!(
             slip.failed,
-            ["`bookwrm` cannot be tried: bookworm, trixie, rpm, source, distribution, arm64 can"]
+            [
+                "`bookwrm` cannot be tried: bookworm, trixie, rpm, source, srpm, distribution, arm64 can"
+            ]
         );
         let inside = |root_of| all_inside("trixie", root_of, &[], "", None);
         assert_eq!(inside(Err("no disk".into())).failed, ["trixie: no disk"]);
@@ -353,6 +373,7 @@ mod tests {
             "rpm",
             "source",
             "source/outside",
+            "srpm",
             "arm64",
             "mixed",
             "distribution",

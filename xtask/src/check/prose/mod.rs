@@ -75,13 +75,8 @@ const NO_NAMES: &[&str] = &[
 ];
 
 /// Files whose text is not checked: released files, and files that are generated from texts that are measured.
-const GIVEN: &[&str] = &[
-    "tests/old-providers/1.0",
-    "docs/checks.md",
-    "docs/configuration.md",
-    "LICENSE",
-    "CHANGELOG-",
-];
+const GIVEN: &[&str] =
+    &["tests/old-providers/1.", "docs/checks.md", "docs/configuration.md", "LICENSE", "CHANGELOG-"];
 
 struct Flag {
     part: usize,
