@@ -14,9 +14,9 @@ def owner(pipe):
     with tieline.Context() as context, context.worker() as worker:
         numbers = array.array("d", range(LENGTH))
         region = context.register(numbers)
-        pipe.send((worker.address(), region.key()))
         ended = []
         worker.on_message(READY, lambda message: ended.append(message.header))
+        pipe.send((worker.address(), region.key()))  # from now on, messages may arrive
         if not worker.wait_until(lambda: ended, timeout=60):
             sys.exit("the other process did not say that it is ready")
         assert all(numbers[n] == n * n for n in range(LENGTH))

@@ -13,6 +13,8 @@
 #include <Python.h>
 
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "tieline.h"
@@ -686,6 +688,366 @@ static PyType_Slot arrived_slots[] = {
 static PyType_Spec arrived_spec = {"tieline._native.Arrived", sizeof(Arrived), 0,
                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE, arrived_slots};
 
+/* ---- Queues of messages ---- */
+
+/* The length up to which the bytes of a message are copied twice, so that its arrival needs no lock of Python. */
+enum { SMALL = 4096 };
+
+/* A message in a queue: what the library's record held; or, if it is longer, its object. */
+struct waiting {
+    struct waiting *next;
+    PyObject *object;
+    struct tieline_message record;
+    void *announcement, *acknowledgement;
+    size_t header_len;
+    uint32_t peer;
+    char header_bytes[TIELINE_MAX_HEADER_BYTES];
+    char payload[];
+};
+
+/* The messages of one id, of a worker that one thread at a time uses. Its handler runs no Python. Other threads may look at the queue
+   while the worker's thread is in a call without Python's lock, so the list has a lock. If `watched` is set, `wake` is called after
+   each message. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *engine, *worker, *type, *wake;
+    struct waiting *first, *last;
+    Py_ssize_t count;
+    int later, watched, ended;
+    char lock;
+} Queue;
+
+static void lock_queue(Queue *queue)
+{
+    while (__atomic_test_and_set(&queue->lock, __ATOMIC_ACQUIRE)) {
+    }
+}
+
+static void unlock_queue(Queue *queue)
+{
+    __atomic_clear(&queue->lock, __ATOMIC_RELEASE);
+}
+
+static int is_watched(const Queue *queue)
+{
+    return __atomic_load_n(&queue->watched, __ATOMIC_RELAXED);
+}
+
+static void push(Queue *queue, struct waiting *one)
+{
+    one->next = NULL;
+    lock_queue(queue);
+    if (queue->first == NULL) {
+        queue->first = one;
+    } else {
+        queue->last->next = one;
+    }
+    queue->last = one;
+    queue->count++;
+    unlock_queue(queue);
+}
+
+static struct waiting *pop(Queue *queue)
+{
+    lock_queue(queue);
+    struct waiting *one = queue->first;
+    if (one != NULL) {
+        queue->first = one->next;
+        queue->count--;
+    }
+    unlock_queue(queue);
+    return one;
+}
+
+static int queue_init(PyObject *self, PyObject *args, PyObject *words)
+{
+    Queue *queue = (Queue *)self;
+    PyObject *engine, *worker, *type, *wake;
+    int later;
+    (void)words;
+    if (!PyArg_ParseTuple(args, "OOOOp", &engine, &worker, &type, &wake, &later)) {
+        return -1;
+    }
+    if (queue->engine != NULL) {
+        PyErr_SetString(PyExc_TypeError, "a queue is initialized once");
+        return -1;
+    }
+    Py_INCREF(engine);
+    Py_INCREF(worker);
+    Py_INCREF(type);
+    Py_INCREF(wake);
+    queue->engine = engine;
+    queue->worker = worker;
+    queue->type = type;
+    queue->wake = wake;
+    queue->later = later;
+    return 0;
+}
+
+static int queue_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Queue *queue = (Queue *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(queue->engine);
+    Py_VISIT(queue->worker);
+    Py_VISIT(queue->type);
+    Py_VISIT(queue->wake);
+    int status = 0;
+    lock_queue(queue);
+    for (struct waiting *one = queue->first; one != NULL && status == 0; one = one->next) {
+        status = one->object == NULL ? 0 : visit(one->object, arg);
+    }
+    unlock_queue(queue);
+    return status;
+}
+
+/* Frees a message that nobody takes. */
+static void drop_waiting(struct waiting *one)
+{
+    if (one->announcement != NULL && lib.announcement_refuse(one->announcement) == TIELINE_BUSY) {
+        leave("tieline_announcement_refuse", one->announcement);
+    }
+    if (one->acknowledgement != NULL && lib.acknowledgement_drop(one->acknowledgement) == TIELINE_BUSY) {
+        leave("tieline_acknowledgement_drop", one->acknowledgement);
+    }
+    Py_XDECREF(one->object);
+    free(one);
+}
+
+static int queue_clear(PyObject *self)
+{
+    Queue *queue = (Queue *)self;
+    for (struct waiting *one; (one = pop(queue)) != NULL;) {
+        drop_waiting(one);
+    }
+    Py_CLEAR(queue->worker);
+    Py_CLEAR(queue->wake);
+    Py_CLEAR(queue->type);
+    Py_CLEAR(queue->engine);
+    return 0;
+}
+
+static void queue_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    (void)queue_clear(self);
+    free_object(self);
+}
+
+static Py_ssize_t queue_len(PyObject *self)
+{
+    return __atomic_load_n(&((Queue *)self)->count, __ATOMIC_RELAXED);
+}
+
+/* Returns a new message object, without the record. */
+static Arrived *new_arrived(PyObject *type, PyObject *worker)
+{
+    Arrived *arrived = type == NULL ? NULL : (Arrived *)PyType_GenericAlloc((PyTypeObject *)type, 0);
+    if (arrived != NULL) {
+        Py_XINCREF(worker);
+        arrived->worker = worker;
+    }
+    return arrived;
+}
+
+/* Turns a message into its object. Returns NULL with an exception. */
+static PyObject *object_of(const Queue *queue, struct waiting *one)
+{
+    PyObject *object = one->object;
+    if (object == NULL) {
+        size_t len = one->record.is_announced == 0 ? one->record.len : 0;
+        Arrived *arrived = new_arrived(queue->type, queue->worker);
+        object = (PyObject *)arrived;
+        if (arrived != NULL) {
+            arrived->payload = PyBytes_FromStringAndSize(one->payload, (Py_ssize_t)len);
+            arrived->header_bytes = PyBytes_FromStringAndSize(one->header_bytes, (Py_ssize_t)one->header_len);
+            if (arrived->payload == NULL || arrived->header_bytes == NULL) {
+                Py_DECREF(object);
+                object = NULL;
+            }
+        }
+        if (object == NULL) {
+            drop_waiting(one);
+            return NULL;
+        }
+        arrived->record = one->record;
+        arrived->announcement = one->announcement;
+        arrived->acknowledgement = one->acknowledgement;
+        arrived->peer = one->peer;
+        arrived->state = KEPT;
+    }
+    free(one);
+    return object;
+}
+
+/* Copies what a record holds. Returns NULL if there is no memory. */
+static struct waiting *kept_without_lock(const Queue *queue, const struct tieline_message *message)
+{
+    size_t len = message->is_announced == 0 ? message->len : 0;
+    struct waiting *one = malloc(sizeof *one + len);
+    if (one == NULL) {
+        return NULL;
+    }
+    one->object = NULL;
+    one->record = *message;
+    one->announcement = one->acknowledgement = NULL;
+    one->header_len = 0;
+    one->peer = 0;
+    (void)lib.message_peer(message, &one->peer);
+    (void)lib.message_header_bytes(message, one->header_bytes, &one->header_len);
+    if (message->is_announced != 0) {
+        (void)lib.message_announcement(message, &one->announcement);
+    }
+    if (queue->later) {
+        (void)lib.message_acknowledgement(message, &one->acknowledgement);
+    }
+    if (len > 0) {
+        memcpy(one->payload, message->payload, len);
+    }
+    return one;
+}
+
+/* Makes the object of a message in its handler. The caller has Python's lock. Returns NULL with an exception. */
+static struct waiting *kept_as_object(const Queue *queue, const struct tieline_message *message)
+{
+    Arrived *arrived = new_arrived(queue->type, queue->worker);
+    if (arrived == NULL) {
+        return NULL;
+    }
+    arrived->record = *message;
+    arrived->state = RUNNING;
+    PyObject *kept = arrived_keep((PyObject *)arrived, queue->later ? Py_True : Py_False);
+    struct waiting *one = kept == NULL ? NULL : calloc(1, sizeof *one);
+    if (one == NULL) {
+        if (kept != NULL) {
+            (void)PyErr_NoMemory();
+        }
+        arrived->state = ENDED;
+        Py_XDECREF(kept);
+        Py_DECREF((PyObject *)arrived);
+        return NULL;
+    }
+    Py_DECREF(kept);
+    one->object = (PyObject *)arrived;
+    return one;
+}
+
+static void on_queued(void *user, const struct tieline_message *message)
+{
+    Queue *queue = (Queue *)user;
+    Engine *engine = (Engine *)queue->engine;
+    int is_long = message->is_announced == 0 && message->len > SMALL;
+    struct waiting *one = is_long ? NULL : kept_without_lock(queue, message);
+    if (one != NULL) {
+        push(queue, one);
+    }
+    if (one == NULL || is_watched(queue)) {
+        PyGILState_STATE state = PyGILState_Ensure();
+        if (one == NULL) {
+            one = is_long ? kept_as_object(queue, message) : (PyErr_NoMemory(), NULL);
+            if (one != NULL) {
+                push(queue, one);
+            } else if (engine != NULL) {
+                store_exception(engine);
+            }
+        }
+        PyObject *result = queue->wake == NULL || !is_watched(queue) ? Py_None : PyObject_CallObject(queue->wake, NULL);
+        if (result == NULL && engine != NULL) {
+            store_exception(engine);
+        }
+        if (result != Py_None) {
+            Py_XDECREF(result);
+        }
+        PyGILState_Release(state);
+    }
+    if (engine != NULL) {
+        (void)__atomic_fetch_add(&engine->handled, 1, __ATOMIC_RELEASE);
+    }
+}
+
+/* pop(): returns the first message, or None. */
+static PyObject *queue_pop(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    struct waiting *one = pop((Queue *)self);
+    if (one == NULL) {
+        Py_RETURN_NONE;
+    }
+    return object_of((Queue *)self, one);
+}
+
+/* get(timeout_ns): returns the first message. Without one, it returns None if the queue has ended; otherwise it waits until a handler has
+   run, and then returns the first message, or the status of the wait. */
+static PyObject *queue_get(PyObject *self, PyObject *timeout)
+{
+    Queue *queue = (Queue *)self;
+    Engine *engine = (Engine *)queue->engine;
+    int32_t status = TIELINE_CLOSED;
+    struct waiting *one = pop(queue);
+    if (one != NULL) {
+        return object_of(queue, one);
+    }
+    if (queue->ended) {
+        Py_RETURN_NONE;
+    }
+    int64_t limit = PyLong_AsLongLong(timeout);
+    if (limit == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (engine == NULL || engine->handle == NULL || is_ending(engine)) {
+        return PyLong_FromLong(status);
+    }
+    struct wait wait = {engine, NULL, handled_by(engine), now_ns(), 0};
+    engine->calls++;
+    Py_BEGIN_ALLOW_THREADS
+    status = lib.wait_until(engine->handle, is_over, &wait, limit);
+    Py_END_ALLOW_THREADS
+    engine->calls--;
+    if (status == TIELINE_OK && PyList_Size(engine->raised) == 0) {
+        one = pop(queue);
+    }
+    return one == NULL ? PyLong_FromLong(status) : object_of(queue, one);
+}
+
+static PyObject *queue_get_watched(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((Queue *)self)->watched);
+}
+
+static int queue_set_watched(PyObject *self, PyObject *value, void *unused)
+{
+    (void)unused;
+    __atomic_store_n(&((Queue *)self)->watched, value == Py_True, __ATOMIC_RELAXED);
+    return 0;
+}
+
+static PyObject *queue_end(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    ((Queue *)self)->ended = 1;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef queue_methods[] = {
+    {"pop", queue_pop, METH_NOARGS, NULL},
+    {"get", queue_get, METH_O, NULL},
+    {"end", queue_end, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef queue_fields[] = {
+    {"watched", queue_get_watched, queue_set_watched, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot queue_slots[] = {
+    {Py_tp_init, queue_init},       {Py_tp_traverse, queue_traverse}, {Py_tp_clear, queue_clear}, {Py_tp_dealloc, queue_dealloc},
+    {Py_tp_methods, queue_methods}, {Py_tp_getset, queue_fields},     {Py_mp_length, queue_len},  {0, NULL},
+};
+
+static PyType_Spec queue_spec = {"tieline._native.Queue", sizeof(Queue), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, queue_slots};
+
 /* ---- Handlers ---- */
 
 /* A handler of the application, registered with the library; `type` is the class of its messages. */
@@ -1077,8 +1439,9 @@ PyMODINIT_FUNC PyInit__native(void)
         return NULL;
     }
     if (add_type(module, "Engine", &engine_spec, NULL) < 0 || add_type(module, "Arrived", &arrived_spec, NULL) < 0 ||
-        add_type(module, "Binding", &binding_spec, NULL) < 0 || add_type(module, "Lent", &lent_spec, &lent_type) < 0 ||
+        add_type(module, "Queue", &queue_spec, NULL) < 0 || add_type(module, "Binding", &binding_spec, NULL) < 0 || add_type(module, "Lent", &lent_spec, &lent_type) < 0 ||
         add_address(module, "ON_MESSAGE", (void (*)(void))on_message) < 0 ||
+        add_address(module, "ON_QUEUED", (void (*)(void))on_queued) < 0 ||
         add_address(module, "ON_NOTIFICATION", (void (*)(void))on_notification) < 0 ||
         add_address(module, "ON_PEER_FAILURE", (void (*)(void))on_peer_failure) < 0 ||
         add_address(module, "ON_PEER_LEFT", (void (*)(void))on_peer_left) < 0 ||

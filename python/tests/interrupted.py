@@ -23,8 +23,8 @@ def interrupt():
 
 def measured(name, wait):
     timer = threading.Timer(0.1, interrupt)
-    timer.start()
     try:
+        timer.start()
         wait()
     except KeyboardInterrupt:
         print(name, round(time.monotonic() - sent[-1], 3), flush=True)

@@ -81,6 +81,7 @@ class Loop(unittest.TestCase):
     async def test_idle_worker_takes_no_turns(self):
         async with two_workers() as (here, there, to, _):
             await to.send(1)
+            await to.begin_flush_messages()
             await asyncio.sleep(0.1)
             turns, turn = [], here._driver._turn
             here._driver.loop.remove_reader(here.fileno())
@@ -157,8 +158,10 @@ class Loop(unittest.TestCase):
             messages = there.messages(1, acknowledge_later=True)
             waiting = asyncio.ensure_future(_awaited(to.send(1, delivered=True)))
             to.send(1, delivered=True).track(7)
-            for _ in range(2):
-                (await messages.aget()).acknowledge()
+            # Both are acknowledged at once, so that the loop takes neither completion before the calls below.
+            both = [await messages.aget() for _ in range(2)]
+            for message in both:
+                message.acknowledge()
             taken = []
             while not taken or not here._own_completed:  # the loop takes no turn meanwhile
                 there.progress()
@@ -172,6 +175,7 @@ class Loop(unittest.TestCase):
         async with two_workers() as (here, there, to, _context):
             messages = there.messages(1, acknowledge_later=True)
             waiting = asyncio.ensure_future(_awaited(to.send(1, delivered=True)))
+            await asyncio.sleep(0)  # the task awaits the request before the worker is closed
             message = await messages.aget()
             with self.assertRaises(tieline.Error):
                 await here.aclose(0.05)

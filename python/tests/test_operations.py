@@ -371,9 +371,14 @@ class Other(Loopback):
         self.assertIsNone(handle())
 
     def test_waker_ends_a_sleep_of_the_worker(self):
-        threading.Timer(0.05, self.worker.waker().wake).start()
-        began = time.monotonic()
-        flag = []
-        threading.Timer(0.05, flag.append, [1]).start()
+        waker, flag, began = self.worker.waker(), [], time.monotonic()
+
+        def wakes():
+            flag.append(1)
+            waker.wake()
+
+        thread = threading.Timer(0.05, wakes)
+        thread.start()
         self.assertTrue(self.worker.wait_until(lambda: flag, timeout=LONG))
         self.assertLess(time.monotonic() - began, LONG / 2)
+        thread.join()

@@ -20,10 +20,10 @@ TESTS = pathlib.Path(__file__).resolve().parent
 def peer(pipe):
     """Sends one message, and then does what the pipe says."""
     with tieline.Context() as context, context.worker() as worker:
+        messages = worker.messages(2)  # the other side sends as soon as it has the address
         pipe.send(worker.address())
         endpoint = worker.connect(pipe.recv())
         endpoint.send(1, 7)
-        messages = worker.messages(2)
         worker.wait_until(lambda: pipe.poll())
         if pipe.recv() == "sleep":
             pipe.send("sleeps")

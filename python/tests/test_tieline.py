@@ -14,6 +14,7 @@ import unittest
 import weakref
 
 import tieline
+from support import LONG
 from tieline import _c, _context, _endpoint, _errors
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -340,20 +341,24 @@ class Alone(unittest.TestCase):
             self.assertEqual(found[1].count(",") + 1, len(arguments), name)
 
     def test_timed_out_wait_does_not_end_operation(self):
-        settings = {"TIELINE_PROVIDERS": "tcp,tcp-connect", "TIELINE_CONNECT_TIMEOUT": "300ms"}
-        with tieline.Context(settings) as context:
-            worker, silent = context.worker(), context.worker()
-            endpoint = worker.connect(silent.address())
-            key = endpoint.import_key(context.alloc(64).key())
-            request = key.begin_put(b"bytes")
-            with self.assertRaises(tieline.TimedOut):
-                request.wait(0.01)
-            self.assertFalse(request.done())
-            with self.assertRaises(tieline.Expired):
-                request.wait()
-            self.assertTrue(request.done())
-            key.close()
-            endpoint.close()
+        # The operation's own limit: one that it does not reach here, and one that it reaches.
+        for limit in ("600s", "50ms"):
+            settings = {"TIELINE_PROVIDERS": "tcp,tcp-connect", "TIELINE_CONNECT_TIMEOUT": limit}
+            with tieline.Context(settings) as context:
+                worker, silent = context.worker(), context.worker()
+                endpoint = worker.connect(silent.address())
+                key = endpoint.import_key(context.alloc(64).key())
+                request = key.begin_put(b"bytes")
+                if limit == "600s":
+                    with self.assertRaises(tieline.TimedOut):
+                        request.wait(0.01)
+                    self.assertFalse(request.done())
+                    self.assertTrue(request.cancel())
+                with self.assertRaises(tieline.Canceled if limit == "600s" else tieline.Expired):
+                    request.wait(LONG)
+                self.assertTrue(request.done())
+                key.close()
+                endpoint.close()
 
     def test_a_wait_without_end_can_be_interrupted(self):
         program = """
@@ -363,8 +368,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 with tieline.Context() as context:
     worker = context.worker()
     me = worker.connect(worker.address())
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         worker.wait_until(lambda: False)
     except KeyboardInterrupt:
         print("interrupted")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 from ._errors import BUSY, INVALID, Error
 from ._handle import Handle
 from ._loop import DrivenDriver, Driver
-from ._message import Message
+from ._message import DrivenMessages, Message
 from ._worker import Worker
 
 if TYPE_CHECKING:
@@ -64,6 +64,10 @@ class DrivenWorker(Worker):
 
     def _register(self, name: str, thunk: int, handler: Optional[Callable], *id: int) -> None:
         super()._register(name, thunk, None if handler is None else functools.partial(self._handle_event, handler), *id)
+
+    def messages(self, id: int, acknowledge_later: bool = False) -> DrivenMessages:
+        """Returns an iterator over the messages with this id, for `for` and for `async for`, in place of a handler. Threads may share it."""
+        return DrivenMessages(self, id, acknowledge_later)
 
     def _handle_event(self, handler: Callable, *arguments: Any) -> None:
         driver = None

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from ._c import lib
 from ._errors import AGAIN, CLOSED, OK, TOO_LARGE, Busy, Error, make_error
-from ._handle import Handle
+from ._handle import Handle, nanoseconds
 from ._memory import Local
-from ._native import Arrived
+from ._native import Arrived, Queue
 from ._request import DONE, Request
 
 if TYPE_CHECKING:
@@ -159,20 +159,28 @@ class Messages:
 
     def __init__(self, worker: Worker, id: int, acknowledge_later: bool = False) -> None:
         self._worker, self._id = worker, id
-        self._queue: collections.deque = collections.deque()
         self._waiters: collections.deque = collections.deque()
         self._ended: Optional[BaseException] = None
-        queue, waiters = self._queue, self._waiters
-
-        def arrived(message: Message) -> None:
-            queue.append(message._keep(acknowledge_later))
-            if waiters:
-                self._wake()
-
-        worker.on_message(id, arrived)
+        self._open(acknowledge_later)
         worker._iterators.append(self)
 
+    def _open(self, acknowledge_later: bool) -> None:
+        worker = self._worker
+        self._queue: Any = Queue(worker._engine, worker, Message, self._wake, acknowledge_later)
+        worker._register_queue(self._id, self._queue)
+
+    def _watch(self, future: Any) -> None:
+        """Adds a future that ends when a message arrives."""
+        self._waiters.append(future)
+        self._queue.watched = True
+        if self._queue:  # a message arrived meanwhile
+            self._wake()
+
     def _wake(self) -> None:
+        self._wake_one()
+        self._queue.watched = bool(self._waiters)
+
+    def _wake_one(self) -> None:
         driver = self._worker._driver
         is_here = driver is not None and driver.thread == threading.get_ident()
         while self._waiters:
@@ -193,20 +201,20 @@ class Messages:
         """Returns the next message, and makes progress until there is one. Raises `TimedOut` after `timeout` seconds, and the error of `close`."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
-            handled = self._worker._engine.handled
-            message = self.get_nowait()
-            if message is not None:
+            message = self._queue.get(-1 if until is None else nanoseconds(until - time.monotonic()))
+            if message.__class__ is Message:
                 return message
-            if self._ended is not None:
+            if message is not None:
+                self._worker._drive_waited(message)
+            elif self._ended is not None:
                 raise self._ended
-            self._worker._wait_moved(handled, until)
 
     def get_nowait(self) -> Optional[Message]:
         """Returns the next message that has arrived, or None. The call makes no progress."""
-        try:
-            return self._queue.popleft() if self._queue else None
-        except IndexError:  # another thread took it
-            return None
+        return self._queue.pop()
+
+    def _end(self) -> None:
+        self._queue.end()
 
     async def aget(self) -> Message:
         """Awaits the next message. Raises the error of `close`."""
@@ -220,9 +228,7 @@ class Messages:
                 raise self._ended
             driver = driver or self._worker._loop_driver()
             future = driver.loop.create_future()
-            self._waiters.append(future)
-            if queue:  # a message of a driven worker arrived meanwhile
-                self._wake()
+            self._watch(future)
             driver.kick()
             try:
                 await future
@@ -237,6 +243,7 @@ class Messages:
         Later messages of this id are dropped."""
         if self._ended is None:
             self._ended = error or _End()
+            self._end()
             if self._worker._handle.value and error is None:
                 try:
                     self._worker.on_message(self._id, None)
@@ -247,6 +254,7 @@ class Messages:
     def _worker_ended(self) -> None:
         if self._ended is None:
             self._ended = _End()
+        self._end()
         self._wake()
 
     def __len__(self) -> int:
@@ -273,6 +281,49 @@ class Messages:
             return await self.aget()
         except _End:
             raise StopAsyncIteration from None
+
+
+class DrivenMessages(Messages):
+    """The messages of one id of a driven worker, for several threads."""
+
+    def _open(self, acknowledge_later: bool) -> None:
+        self._queue = collections.deque()
+        queue, waiters = self._queue, self._waiters
+
+        def arrived(message: Message) -> None:
+            queue.append(message._keep(acknowledge_later))
+            if waiters:
+                self._wake()
+
+        self._worker.on_message(self._id, arrived)
+
+    def _watch(self, future: Any) -> None:
+        self._waiters.append(future)
+        if self._queue:  # a message arrived meanwhile
+            self._wake()
+
+    def _wake(self) -> None:
+        self._wake_one()
+
+    def get(self, timeout: Optional[float] = None) -> Message:
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            handled = self._worker._engine.handled
+            message = self.get_nowait()
+            if message is not None:
+                return message
+            if self._ended is not None:
+                raise self._ended
+            self._worker._wait_moved(handled, until)
+
+    def get_nowait(self) -> Optional[Message]:
+        try:
+            return self._queue.popleft() if self._queue else None
+        except IndexError:  # another thread took it
+            return None
+
+    def _end(self) -> None:
+        """Needs no mark: `get` looks at the reason."""
 
 
 class _End(Error):

@@ -204,6 +204,11 @@ class Worker:
         # The previous handler may be running, so it is kept as long as the worker.
         self._handlers.setdefault((name, *id), []).append(binding)
 
+    def _register_queue(self, id: int, queue: Any) -> None:
+        check(lib.tieline_worker_on_message(self._handle.opened, word(id, 16), _native.ON_QUEUED, _native.address(queue)))
+        # As with other handlers.
+        self._handlers.setdefault(("tieline_worker_on_message", id), []).append(queue)
+
     def messages(self, id: int, acknowledge_later: bool = False) -> Messages:
         """Returns an iterator over the messages with this id, for `for` and for `async for`, in place of a handler."""
         return Messages(self, id, acknowledge_later)
@@ -271,7 +276,10 @@ class Worker:
     def _wait_moved(self, handled: int, until: Optional[float]) -> None:
         """Waits until more handlers have run than `handled`. Raises `TimedOut` at the time `until`."""
         limit = -1 if until is None else nanoseconds(until - time.monotonic())
-        status = self._engine.wait(handled, limit) if self._handle.value else INVALID
+        self._drive_waited(self._engine.wait(handled, limit) if self._handle.value else INVALID)
+
+    def _drive_waited(self, status: int) -> None:
+        """Raises the failure of a wait, and the exceptions of handlers."""
         if status < 0 or self._raised:
             raised = status == TIMED_OUT and self._raised
             self._drive(self._handle.failed(status) if status < 0 and not raised else None)

@@ -154,7 +154,8 @@ private:
     void run();
     void end_thread();
     static void end_threads();
-    void make_progress();
+    /* Returns whether there was an event. */
+    bool make_progress();
     void serve();
     void help_others();
     void called() { calls++; }

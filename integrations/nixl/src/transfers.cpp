@@ -108,14 +108,20 @@ nixl_status_t Engine::post(Request &request, const nixlBackendOptionalArgs *opti
     if (request.active) throw Refused(NIXL_ERR_REPOST_ACTIVE, direction(request) + request.peer->agent + " is still in progress");
     if (request.is_stale) throw Refused(NIXL_ERR_NOT_FOUND, direction(request) + request.peer->agent + " uses local memory that was deregistered");
     request.has_note = has_note;
-    request.note = has_note ? note_bytes(options->notifMsg) : std::string();
+    request.note.clear();
+    if (has_note) request.note = note_bytes(options->notifMsg);
     request.note_sent = request.note_waits = request.canceled = false;
     request.next = 0;
     request.failed = 0;
     request.numbers.clear();
-    (void)tieline_counter_mark(request.counter);
     request.active = true;
     request.status = NIXL_IN_PROG;
+    post_more(request);
+    if (request.next == request.parts.size() && request.numbers.empty() && request.failed == 0 && !has_note) {
+        /* The usual request between processes of one host: its operations were complete when their posts returned. */
+        request.active = false;
+        return request.status = NIXL_SUCCESS;
+    }
     wanting.push_back(&request);
     const nixl_status_t status = settle(request);
     if (status == NIXL_IN_PROG) wake_thread();
@@ -190,7 +196,7 @@ nixl_status_t Engine::failure(Request &request, int32_t status, const std::strin
  */
 nixl_status_t Engine::settle(Request &request) {
     if (!request.active) return request.status;
-    if (request.next < request.parts.size() && !request.canceled) post_more(request);
+    if (request.next < request.parts.size() && request.failed == 0 && !request.canceled) post_more(request);
     tieline_counted values = counted(request);
     if (request.has_note && !request.note_sent && !request.note_waits && values.pending != 0) follow(request);
     if (request.next == request.parts.size() && (!request.has_note || request.note_sent)) std::erase(wanting, &request);
@@ -238,6 +244,8 @@ void Engine::follow(Request &request) {
 nixl_status_t Engine::end(Request &request, nixl_status_t status) {
     request.active = false;
     request.status = status;
+    /* The counter reports the failures since its mark, and the request may be posted again. */
+    if (status != NIXL_SUCCESS) (void)tieline_counter_mark(request.counter);
     std::erase(wanting, &request);
     return status;
 }

@@ -10,9 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tieline_plugin_api::process::{Mark, PerProcess};
 use tieline_plugin_api::{Failure, Status};
 
-use crate::announcements::{LEN, Nonce, PER_PAGE, SLOTS, claim, fenced, has_nonce, inside, used};
+use crate::announcements::{
+    LEN, Nonce, PER_PAGE, SLOTS, claim, fenced, has_nonce, inside, revocations, used,
+};
 use crate::order;
-use crate::sys::{self, Holder, Mapping, PAGE};
+use crate::sys::{self, AddressSpace, Holder, Mapping, PAGE};
 
 /// The files of owners that this process has open, with one descriptor each for all users. If the locks belong to the process,
 /// closing another descriptor of the same file would release all of them. A forked child starts with an empty list, because it does
@@ -31,12 +33,15 @@ struct PeerFile {
     /// The owner of the locks that are taken through this file.
     holder: Holder,
     map: Mapping,
+    /// The owner's address space, opened before the nonce was found; `None` if the kernel does not let this process open it.
+    space: Option<AddressSpace>,
     /// The slots that were locked through this file: these locks do not exclude their own holder.
     mine: Mutex<HashSet<usize>>,
 }
 
 impl PeerFile {
     fn open(pid: i32, descriptor: i32, nonce: &Nonce) -> Result<PeerFile, Failure> {
+        let space = AddressSpace::open(pid);
         let fd = sys::descriptor_of(pid, descriptor).map_err(|error| {
             let what = format!(
                 "taking the descriptor on which accesses are announced out of process {pid} (pidfd_getfd, or \
@@ -59,7 +64,7 @@ impl PeerFile {
             Some(own) => (own, Holder::Description),
             None => (fd, Holder::Process),
         };
-        Ok(PeerFile { fd, holder, map, mine: Mutex::default() })
+        Ok(PeerFile { fd, holder, map, space, mine: Mutex::default() })
     }
 
     /// Claims a free slot, or the slot of a process that has ended.
@@ -149,6 +154,26 @@ impl Accessor {
         fenced(word);
         Inside { word }
     }
+
+    /// Returns the number of the owner's revocations, for [`is_unchanged`](Accessor::is_unchanged). Call it inside an access, before the
+    /// check of a key. The result is 0 if the owner does not count them.
+    #[inline]
+    #[must_use]
+    pub fn revocations(&self, _announced: &Inside<'_>) -> u64 {
+        self.file.as_ref().map_or(0, |file| revocations(&file.map).load(order::COUNTED))
+    }
+
+    /// Checks whether a key that was found valid after [`revocations`](Accessor::revocations) had returned `before` is still valid: the owner
+    /// has revoked nothing since then, and its process still has the same memory. `false` means that the key has to be checked again.
+    #[inline]
+    #[must_use]
+    pub fn is_unchanged(&self, before: u64, announced: &Inside<'_>) -> bool {
+        let is_alive =
+            |file: &Arc<PeerFile>| file.space.as_ref().is_some_and(AddressSpace::is_in_use);
+        before != 0
+            && self.revocations(announced) == before
+            && self.file.as_ref().is_some_and(is_alive)
+    }
 }
 
 impl Drop for Accessor {
@@ -208,6 +233,40 @@ mod tests {
         assert!(!owner.is_inside(5) && owner.is_inside(6));
         drop(other);
         assert!(!owner.is_inside(6));
+    }
+
+    #[test]
+    fn owner_is_unchanged_until_it_counts_a_revocation_or_loses_its_memory() {
+        let owner = Announcements::new(&[17; 16]).unwrap();
+        let mut accessor = open(&owner, [17; 16]).unwrap();
+        let inside = accessor.enter(5);
+        let before = accessor.revocations(&inside);
+        assert!(accessor.is_unchanged(before, &inside));
+        assert!(!accessor.is_unchanged(0, &inside), "an owner that does not count");
+        owner.count_revocation();
+        assert!(!accessor.is_unchanged(before, &inside));
+        let now = accessor.revocations(&inside);
+        assert!(accessor.is_unchanged(now, &inside));
+        drop(inside);
+        // The address space of a process that ends, and one that this process may not open.
+        let mut child = std::process::Command::new("cat");
+        let mut child = child.stdin(std::process::Stdio::piped()).spawn().expect("cat");
+        let space = AddressSpace::open(child.id() as i32);
+        assert!(space.as_ref().unwrap().is_in_use());
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+        for space in [space, None] {
+            let file = PeerFile { space, ..file_of(&owner, [17; 16]) };
+            let slot = file.claim().unwrap();
+            accessor = Accessor {
+                file: Some(Arc::new(file)),
+                slot,
+                mark: Mark::new(),
+                one_thread: PhantomData,
+            };
+            let inside = accessor.enter(5);
+            assert!(!accessor.is_unchanged(now, &inside));
+        }
     }
 
     #[test]
@@ -348,7 +407,8 @@ mod tests {
         let owner = Announcements::new(&[14; 16]).unwrap();
         let fd = sys::descriptor_of(sys::own_pid(), owner.descriptor()).unwrap();
         let map = sys::map_peer_control(&fd, LEN, true).unwrap();
-        let file = PeerFile { fd, holder: Holder::Process, map, mine: Mutex::default() };
+        let file =
+            PeerFile { fd, holder: Holder::Process, map, space: None, mine: Mutex::default() };
         let slots = [file.claim().unwrap(), file.claim().unwrap()];
         assert_ne!(slots[0], slots[1]);
         inside(&file.map, slots[1]).store(5, Ordering::SeqCst);

@@ -37,6 +37,9 @@ const USED: usize = 0;
 /// The offset, in the header, of two words that identify the file.
 const NONCE: usize = 8;
 
+/// The offset, in the header, of the number of revocations plus one. An owner that does not count them has 0 there.
+const REVOKED: usize = 24;
+
 /// A random number that identifies an owner.
 pub type Nonce = [u8; 16];
 
@@ -93,6 +96,10 @@ pub(crate) fn used(map: &Mapping) -> &AtomicU64 {
     word(map, USED)
 }
 
+pub(crate) fn revocations(map: &Mapping) -> &AtomicU64 {
+    word(map, REVOKED)
+}
+
 pub(crate) fn nonce_words(nonce: &Nonce) -> [u64; 2] {
     let half = |at: usize| nonce[at..at + 8].iter().fold(0, |sum, &b| sum << 8 | u64::from(b));
     [half(0), half(8)]
@@ -121,6 +128,7 @@ impl Announcements {
         sys::reserve(&fd, 0, PAGE)?;
         let map = Mapping::new(fd.as_fd(), LEN, true)?;
         used(&map).store(1, Ordering::Relaxed);
+        revocations(&map).store(1, Ordering::Relaxed);
         for (n, half) in nonce_words(nonce).into_iter().enumerate() {
             word(&map, NONCE + n * 8).store(half, Ordering::Release);
         }
@@ -138,6 +146,12 @@ impl Announcements {
     pub fn bytes(&self) -> usize {
         let used = usize::try_from(used(&self.map).load(Ordering::Relaxed)).unwrap_or(SLOTS);
         (used.min(SLOTS) * SLOT).next_multiple_of(PAGE)
+    }
+
+    /// Counts a revocation. The caller has made the key invalid before. Afterwards, [`Accessor::is_unchanged`](crate::Accessor::is_unchanged)
+    /// is false for each accessor that checked the key before.
+    pub fn count_revocation(&self) {
+        let _ = revocations(&self.map).fetch_add(1, order::COUNT_REVOCATION);
     }
 
     /// Checks whether an accessor that may have found `token` valid is still inside. The caller must have made the key invalid

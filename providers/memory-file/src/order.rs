@@ -6,6 +6,7 @@
 //! | protocol | one side | other side |
 //! |---|---|---|
 //! | an announced access and a revocation | [`ANNOUNCED`] after the token | [`ANNOUNCED`] after the revocation |
+//! | the check of a key, and the next access without one | [`COUNT_REVOCATION`] after the revocation | [`COUNTED`] before the check |
 //! | the end of an announced access | [`LEFT`] | [`LOOK`] |
 //! | an entry of the table of registrations | [`PUBLISH_ENTRY`]; [`CLEARED`] before the next use | [`READ_ENTRY`]; [`WAS_READ`] before the check |
 //! | two puts by stores | [`after_put`] | the application's loads, or a get |
@@ -16,6 +17,12 @@ use std::sync::atomic::{Ordering, fence};
 /// The fence between a side's own store and its load of the other side's word: the accessor announces itself and then checks the
 /// key, the owner revokes the key and then looks for announcements. Only this kind of fence orders a store before a later load.
 pub(crate) const ANNOUNCED: Ordering = Ordering::SeqCst;
+
+/// Counts a revocation, after it.
+pub(crate) const COUNT_REVOCATION: Ordering = Ordering::Release;
+/// Loads the number of revocations before a key is checked. A check that finds a key valid before its revocation is thereby never
+/// taken for a later one.
+pub(crate) const COUNTED: Ordering = Ordering::Acquire;
 
 /// The fence between an access and the end of its announcement. It also orders the access before all that this thread stores
 /// later, and what it has loaded before all later accesses.
@@ -75,6 +82,36 @@ mod tests {
                 ]
             },
             is_wrong: |end| (end.of("revoked"), end.of("token")) == (0, 0),
+        }
+        .check();
+    }
+
+    /// The accessor checks the key in its first access, and only compares the numbers in its second one.
+    #[test]
+    fn access_without_check_finds_revocation_counted_or_owner_finds_accessor() {
+        Protocol {
+            orders: &[("counted", COUNTED), ("count", COUNT_REVOCATION), ("fence", ANNOUNCED)],
+            threads: |order| {
+                vec![
+                    vec![
+                        Load("count", "before", order[0]),
+                        Load("revoked", "checked", Relaxed),
+                        Store("token", 1, Relaxed),
+                        Fence(order[2]),
+                        Load("count", "after", order[0]),
+                    ],
+                    vec![
+                        Store("revoked", 1, Relaxed),
+                        Store("count", 1, order[1]),
+                        Fence(order[2]),
+                        Load("token", "token", LOOK),
+                    ],
+                ]
+            },
+            is_wrong: |end| {
+                let skips = end.of("checked") == 0 && end.of("before") == end.of("after");
+                skips && end.of("token") == 0
+            },
         }
         .check();
     }

@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use tieline_plugin_api::{Failure, Status};
 
+mod space;
+pub(crate) use space::AddressSpace;
+
 /// The size of the pages in which memory is reserved, in bytes.
 pub const PAGE: usize = 4096;
 const F_SEAL_FUTURE_WRITE: i32 = 0x10;

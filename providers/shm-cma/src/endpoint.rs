@@ -1,6 +1,7 @@
 //! The endpoint: put and get.
 //!
-//! A put reads the target's key-table entry, then writes. A get of a few pieces does both in one system call, with the entry
+//! A put reads the target's key-table entry, then writes. Later puts with the same key only check that the target has revoked nothing
+//! since then, and is still the same process (`Accessor::is_unchanged`), which takes half the time. A get of a few pieces does both in one system call, with the entry
 //! *after* the data. The get succeeds only if that entry, read last, still matches the key. After a failed get the contents of the
 //! local buffer are undefined.
 //!
@@ -51,6 +52,19 @@ impl CmaEndpoint {
     fn target(direction: Direction, key: &RemoteKey, op: &RmaOp<'_>) -> Result<u64, Status> {
         admit(op, direction.right(), key.access, key.len)?;
         Ok(key.base + op.offset)
+    }
+
+    /// Checks the key before a put. The access must be announced.
+    fn admit_put(&self, key: &RemoteKey, announced: &Inside<'_>) -> Result<(), Status> {
+        if self.accessor.is_unchanged(key.matched.get(), announced) {
+            #[cfg(feature = "test-hooks")]
+            crate::hooks::found_valid();
+            return Ok(());
+        }
+        let revocations = self.accessor.revocations(announced);
+        self.verify(key, announced)?;
+        key.matched.set(revocations);
+        Ok(())
     }
 
     /// Compares the target's table entry with the key. The access must be announced.
@@ -147,7 +161,7 @@ impl CmaEndpoint {
     fn put_one(&self, key: &RemoteKey, op: &RmaOp<'_>) -> Posted {
         let target = Self::target(Direction::Put, key, op)?;
         let inside = self.accessor.enter(key.generation);
-        self.verify(key, &inside)?;
+        self.admit_put(key, &inside)?;
         self.copy(Direction::Put, key, op, target, &inside)?;
         Ok(Posting::Done)
     }

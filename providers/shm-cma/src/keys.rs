@@ -7,6 +7,7 @@
 //! also the token of an announced access.
 
 use crate::sys;
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use tieline_memory_file::Announcements;
@@ -109,10 +110,14 @@ impl Registration {
 
     /// Invalidates all keys of this registration. Returns whether an access that passed the check is still in progress.
     pub(crate) fn revoke(&self) -> Revoked {
-        self.entry.generation.store(0, Ordering::SeqCst);
-        match &self.announcements {
-            Some(all) if all.is_inside(self.generation) => Revoked::Busy,
-            _ => Revoked::Quiet,
+        let before = self.entry.generation.swap(0, Ordering::SeqCst);
+        let Some(all) = &self.announcements else { return Revoked::Quiet };
+        if before != 0 {
+            all.count_revocation();
+        }
+        match all.is_inside(self.generation) {
+            true => Revoked::Busy,
+            false => Revoked::Quiet,
         }
     }
 
@@ -131,7 +136,10 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         // The generation is cleared first, unless it is zero already: from here on no image matches.
-        self.entry.generation.store(0, Ordering::Relaxed);
+        let before = self.entry.generation.swap(0, Ordering::Relaxed);
+        if let Some(all) = self.announcements.as_ref().filter(|_| before != 0) {
+            all.count_revocation();
+        }
         fence(Ordering::SeqCst);
         for field in [&self.entry.len, &self.entry.access, &self.entry.base] {
             field.store(0, Ordering::Relaxed);
@@ -171,6 +179,8 @@ pub struct RemoteKey {
     pub(crate) len: u64,
     pub(crate) access: u64,
     pub(crate) generation: u64,
+    /// The number of the owner's revocations before the entry was last found to match; 0: it was not.
+    pub(crate) matched: Cell<u64>,
 }
 
 impl RemoteKey {
@@ -185,6 +195,7 @@ impl RemoteKey {
             len: number(&image, 32),
             access: number(&image, 40),
             generation: number(&image, 16),
+            matched: Cell::new(0),
             image,
         };
         if key.generation == 0 || key.base.checked_add(key.len).is_none() {

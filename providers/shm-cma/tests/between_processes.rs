@@ -401,8 +401,10 @@ fn a_range_outside_is_refused() -> Verdict {
 fn a_killed_peer_is_a_failed_peer() -> Verdict {
     let mut peer = Peer::start();
     let (endpoint, key) = peer.connect();
-    peer.kill();
     let mut data = [1; 8];
+    // Later puts do not read the entry again.
+    assert_eq!(endpoint.put(&key, &op(&[piece(&mut data)], 0)), Ok(Posting::Done));
+    peer.kill();
     for reaped in [false, true] {
         if reaped {
             let _ = peer.child.wait().unwrap();
@@ -422,8 +424,9 @@ fn a_killed_peer_is_a_failed_peer() -> Verdict {
 fn a_peer_that_called_exec_has_failed() -> Verdict {
     let mut peer = Peer::start();
     let (endpoint, key) = peer.connect();
-    assert_eq!(peer.ask("exec"), "sleeping");
     let mut data = [1; 8];
+    assert_eq!(endpoint.put(&key, &op(&[piece(&mut data)], 0)), Ok(Posting::Done));
+    assert_eq!(peer.ask("exec"), "sleeping");
     let failed = Err(Status::PeerFailed);
     assert_eq!(endpoint.put(&key, &op(&[piece(&mut data)], 0)), failed);
     assert_eq!(endpoint.get(&key, &op(&[piece(&mut data)], 0)), failed);

@@ -89,7 +89,7 @@ impl CmaEndpoint {
         let pid = self.peer.facts.pid;
         let copied = match direction {
             Direction::Put => {
-                self.verify(key, &inside)?;
+                self.admit_put(key, &inside)?;
                 sys::copy(direction, pid, &local[..count], &remote[..count])
             }
             Direction::Get => {

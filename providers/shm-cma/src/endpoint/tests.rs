@@ -142,6 +142,31 @@ fn a_revoked_key_is_rejected_by_put_and_get() {
 }
 
 #[test]
+fn put_reads_the_entry_again_only_after_a_revocation() {
+    let domain = CmaDomain::new(false).unwrap();
+    let endpoint = endpoint(&domain, KERNEL);
+    let mut target = vec![1u8; 64];
+    let mut register =
+        || domain.register(&RegisterParams::new(target.as_mut_ptr(), target.len(), ALL)).unwrap();
+    let (region, other) = (register(), register());
+    let key = key(&domain, &endpoint, &region);
+    let mut buffer = [2u8; 64];
+    let pieces = cut(&mut buffer, &[]);
+    let mut checked = Vec::new();
+    let mut put = || {
+        let outcome = endpoint.put(&key, &op(&pieces, 0));
+        checked.push(key.matched.get());
+        outcome
+    };
+    assert_eq!((put(), put()), (Ok(Posting::Done), Ok(Posting::Done)));
+    domain.deregister(other).unwrap();
+    assert_eq!((put(), put()), (Ok(Posting::Done), Ok(Posting::Done)));
+    domain.deregister(region).unwrap();
+    assert_eq!((put(), put()), (Err(Status::KeyRejected), Err(Status::KeyRejected)));
+    assert_eq!(checked, [1, 1, 2, 2, 2, 2], "the number of revocations, plus one");
+}
+
+#[test]
 fn rights_are_the_regions_own() {
     let domain = CmaDomain::new(false).unwrap();
     let endpoint = endpoint(&domain, KERNEL);
