@@ -46,10 +46,12 @@ impl Linked for Entry {
 }
 
 impl Entry {
+    #[inline]
     fn fits(&self, source: u64, tag: u64) -> bool {
         self.shape.key(source, tag) == (self.source, self.tag)
     }
 
+    #[inline]
     fn receive(&self, place: u32) -> Receive {
         let id = ReceiveId { sequence: self.sequence, place };
         let source = if self.shape.any_source { None } else { Some(self.source) };
@@ -78,7 +80,7 @@ pub(crate) struct Posted {
     /// The shapes that have receives, and shapes without receives whose tables can be reused.
     shapes: Vec<Shaped>,
     rest: List,
-    /// The number of receives that messages have passed, in the tables and in `rest`.
+    /// The number of receives in the tables and in `rest`.
     passed: usize,
 }
 
@@ -97,6 +99,7 @@ impl Posted {
         self.slab.bytes() + tables + self.shapes.capacity() * size_of::<Shaped>()
     }
 
+    #[inline]
     pub(crate) fn add(&mut self, sequence: u64, pattern: Pattern, word: u64) -> ReceiveId {
         let shape = pattern.shape();
         let (source, tag) = shape.key(pattern.source.unwrap_or(0), pattern.tag);
@@ -109,6 +112,7 @@ impl Posted {
     #[inline]
     pub(crate) fn take_for(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<Receive> {
         if self.passed == 0 {
+            // Most programs post receives in the order of arrival, and then the first one matches.
             let place = self.fresh.first();
             if self.slab.get(place)?.fits(source, tag) {
                 let entry = self.slab.remove(place);
@@ -116,12 +120,12 @@ impl Posted {
                 return Some(entry.receive(place));
             }
         }
-        self.take_among(hash, source, tag)
+        self.search(hash, source, tag)
     }
 
-    /// Does what `take_for` does if messages have passed receives, or pass one now.
-    #[inline(never)]
-    fn take_among(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<Receive> {
+    /// Removes the first posted receive that matches a message, by the tables and along the lists.
+    #[inline(never)] // a program that posts receives in the order of arrival does not come here
+    fn search(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<Receive> {
         let mut found: Option<(u64, u32)> = None;
         for shaped in self.shapes.iter().filter(|shaped| !shaped.index.is_empty()) {
             let (own_source, own_tag) = shaped.shape.key(source, tag);
@@ -186,14 +190,11 @@ impl Posted {
 
     fn take(&mut self, place: u32) -> Receive {
         let entry = self.slab.remove(place);
+        self.passed -= usize::from(!matches!(entry.kept, Kept::Fresh));
         match entry.kept {
             Kept::Fresh => self.fresh.close(&mut self.slab, 0, entry.link),
-            Kept::Rest => {
-                self.passed -= 1;
-                self.rest.close(&mut self.slab, 0, entry.link);
-            }
+            Kept::Rest => self.rest.close(&mut self.slab, 0, entry.link),
             Kept::Shaped(which, hash) => {
-                self.passed -= 1;
                 let index = &mut self.shapes[usize::from(which)].index;
                 index.close(&mut self.slab, 0, entry.link, hash, Entry::hash);
             }

@@ -82,11 +82,17 @@ impl<T> Unexpected<T> {
     }
 
     /// Returns the first matching message.
+    #[inline]
     pub(crate) fn find(&mut self, hash: &Hash, pattern: Pattern) -> Option<MessageId> {
         let first = self.slab.get(self.arrived.first())?;
         if pattern.fits(first.source, first.tag) {
             return Some(MessageId { sequence: first.sequence, place: self.arrived.first() });
         }
+        self.search(hash, pattern)
+    }
+
+    /// Returns the first matching message, by the tables and along the list.
+    fn search(&mut self, hash: &Hash, pattern: Pattern) -> Option<MessageId> {
         let shape = pattern.shape();
         let key = shape.key(pattern.source.unwrap_or(0), pattern.tag);
         let fits = |entry: &Entry<T>| shape.key(entry.source, entry.tag) == key;

@@ -278,9 +278,12 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`PostError::Reconnect`] if the endpoint has ended, or no connection can be established.
+    #[inline]
     pub fn max_message(&self) -> Result<usize, PostError> {
         let ep = &*self.inner;
-        let _ = ep.ready_or_opened()?;
+        if ep.state.get() != State::Ready || !ep.shared.same_process() {
+            let _ = ep.ready_or_opened()?;
+        }
         Ok(ep.most())
     }
 

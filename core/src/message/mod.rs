@@ -116,6 +116,7 @@ impl<'a> Message<'a> {
 
     /// Returns the header bytes: those that the sender has passed by
     /// [`SendOptions::header_bytes`](crate::SendOptions::header_bytes), also for a rendezvous message. Other messages have none.
+    #[inline]
     #[must_use]
     pub fn header_bytes(&self) -> HeaderBytes {
         match self.event.kind {

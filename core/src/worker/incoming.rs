@@ -196,9 +196,13 @@ impl WorkerState {
 
     /// Ends the operation of a rendezvous message that the receiver has received. `is_kept`: the receiver has kept the key.
     fn taken(&self, id: Id, is_kept: bool) {
-        let (owner, received) = {
+        let (owner, received, has_ended) = {
             let mut ops = self.shared.ops.borrow_mut();
-            (ops.owner(id), ops.received(id))
+            let owner = ops.owner(id);
+            match ops.received(id) {
+                Some(buffer) => (owner, Some(buffer), true),
+                None => (owner, ops.received_and_told(id), false),
+            }
         };
         match received.map(|buffer| buffer.memory) {
             Some(Memory::Region(region)) => {
@@ -210,7 +214,10 @@ impl WorkerState {
                 }
             }
             Some(other) => drop(other),
-            None => self.shared.part(id, Ok(0)),
+            None => {}
+        }
+        if !has_ended {
+            self.shared.part(id, Ok(0));
         }
     }
 

@@ -16,6 +16,8 @@ struct Pair {
     receiver: Worker,
     here: Context,
     there: Context,
+    /// The sender learns of the end of its messages by [`Worker::track`].
+    tracks: bool,
 }
 
 impl Pair {
@@ -27,12 +29,15 @@ impl Pair {
         let slot = came.clone();
         receiver.on_message(ID, move |message| *slot.borrow_mut() = message.rendezvous())?;
         let endpoint = sender.connect(&receiver.address()?)?;
-        Ok(Pair { came, endpoint, sender, receiver, here, there })
+        Ok(Pair { came, endpoint, sender, receiver, here, there, tracks: false })
     }
 
     /// Sends a part of `from` that starts at `at`, and receives it into all of `to`.
     fn pass(&self, from: &Region, at: usize, to: &Region) -> Result<(), Error> {
         let sent = self.endpoint.send_regions(ID, 0, &[(from, at..at + to.len())])?;
+        if self.tracks {
+            self.sender.track(&sent, 1)?;
+        }
         let rendezvous = loop {
             let _ = (self.sender.progress(), self.receiver.progress());
             if let Some(rendezvous) = self.came.take() {
@@ -43,8 +48,13 @@ impl Pair {
         let mut is_over = [received.is_done(), false];
         while is_over != [true; 2] {
             let _ = (self.sender.progress(), self.receiver.progress());
-            for (is_over, (worker, outcome)) in
-                is_over.iter_mut().zip([(&self.receiver, &received), (&self.sender, &sent)])
+            if self.tracks {
+                is_over[1] |= self.sender.take_completed(1, |_, end| assert_eq!(end, Ok(0))) == 1;
+            }
+            let asked = if self.tracks { 1 } else { 2 };
+            for (is_over, (worker, outcome)) in is_over[..asked]
+                .iter_mut()
+                .zip([(&self.receiver, &received), (&self.sender, &sent)])
             {
                 if let Outcome::Pending(request) = outcome {
                     *is_over = worker.test(request).transpose()?.is_some();
@@ -72,7 +82,12 @@ impl Pair {
 
 #[test]
 fn long_messages_from_the_same_memory_allocate_nothing() -> Result<(), Error> {
-    let pair = Pair::new("shm,shm-cma")?;
+    [false, true]
+        .into_iter()
+        .try_for_each(|tracks| check_allocations(&Pair { tracks, ..Pair::new("shm,shm-cma")? }))
+}
+
+fn check_allocations(pair: &Pair) -> Result<(), Error> {
     let len = pair.long()?;
     let sources = [
         pair.here.alloc(len)?,

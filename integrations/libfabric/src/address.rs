@@ -80,7 +80,8 @@ pub(crate) enum Target {
 pub(crate) struct Vector {
     pub(crate) domain: Rc<Domain>,
     entries: RefCell<Vec<Option<Target>>>,
-    addresses: RefCell<HashMap<Source, u64>>,
+    /// The numbers of the addresses by their source; `FI_ADDR_NOTAVAIL` for a source without an address.
+    addresses: RefCell<Vec<u64>>,
     /// The number of endpoints that are bound to the vector.
     pub(crate) users: Cell<usize>,
 }
@@ -104,7 +105,14 @@ impl Vector {
 
     fn named(&self, number: u64, name: WorkerName) -> Target {
         let source = self.domain.names.borrow_mut().number(name.as_bytes());
-        let _ = self.addresses.borrow_mut().entry(source).or_insert(number);
+        let mut addresses = self.addresses.borrow_mut();
+        let index = source.0 as usize;
+        if addresses.len() <= index {
+            addresses.resize(index + 1, FI_ADDR_NOTAVAIL);
+        }
+        if addresses[index] == FI_ADDR_NOTAVAIL {
+            addresses[index] = number;
+        }
         Target::Name(name, source)
     }
 
@@ -124,13 +132,12 @@ impl Vector {
         let Some(entry) = entries.get_mut(number as usize) else { return false };
         if let Some(Target::Name(_, source)) = entry.take() {
             let mut addresses = self.addresses.borrow_mut();
-            if addresses.get(&source) == Some(&number) {
-                let _ = addresses.remove(&source);
+            if let Some(address) = addresses.get_mut(source.0 as usize).filter(|it| **it == number)
+            {
                 // Another entry may have the same name.
                 let is_same = |it: &Option<Target>| matches!(it, Some(Target::Name(_, other)) if *other == source);
-                if let Some(other) = entries.iter().position(is_same) {
-                    let _ = addresses.insert(source, other as u64);
-                }
+                let other = entries.iter().position(is_same);
+                *address = other.map_or(FI_ADDR_NOTAVAIL, |other| other as u64);
             }
         }
         true
@@ -151,8 +158,9 @@ impl Vector {
     }
 
     /// Returns the number of the address with this source.
+    #[inline]
     pub(crate) fn address_of(&self, source: Source) -> u64 {
-        self.addresses.borrow().get(&source).copied().unwrap_or(FI_ADDR_NOTAVAIL)
+        self.addresses.borrow().get(source.0 as usize).copied().unwrap_or(FI_ADDR_NOTAVAIL)
     }
 }
 

@@ -95,19 +95,21 @@ impl Domain {
         self.users.set(self.users.get() - 1);
     }
 
-    /// Lets the next progress poll everything, if the calls since the last look took long.
+    /// Lets the next progress poll everything, if the calls since the last look took long. Returns whether they did.
     ///
     /// A worker counts its progress calls, and polls what needs a system call after some thousands of them: connections over TCP, and
     /// requests for its address. A thread that yields its processor after each call, as MPICH's do, may need a minute for so many.
     #[cold]
-    pub(crate) fn look(&self) {
+    pub(crate) fn look(&self) -> bool {
         let now = Instant::now();
-        if now.duration_since(self.looked.replace(now)) > SELDOM {
+        let is_seldom = now.duration_since(self.looked.replace(now)) > SELDOM;
+        if is_seldom {
             for ep in self.eps.borrow().iter() {
                 // A module that cannot wait is polled in every call.
                 let _ = ep.worker.arm();
             }
         }
+        is_seldom
     }
 
     /// Makes progress on all endpoints of the domain.
@@ -117,8 +119,14 @@ impl Domain {
         let mut index = 0;
         loop {
             // An endpoint may be opened or closed in between, so nothing is borrowed during its progress.
-            let Some(ep) = self.eps.borrow().get(index).cloned() else { return };
+            let eps = self.eps.borrow();
+            let Some(ep) = eps.get(index).cloned() else { return };
+            let is_last = eps.len() == index + 1;
+            drop(eps);
             ep.progress();
+            if is_last {
+                return;
+            }
             index += 1;
         }
     }

@@ -55,6 +55,7 @@ impl Stored {
     /// Returns the memory that a waiting message takes.
     pub(crate) fn cost(&self) -> usize {
         match self {
+            Stored::Short(len, _) => usize::from(*len) + COST,
             Stored::Bytes(bytes) => bytes.len() + COST,
             Stored::Long(_) => LONG_COST,
         }

@@ -32,6 +32,7 @@ mod place;
 mod progress;
 mod queue;
 mod receive;
+mod regions;
 mod rma;
 mod send;
 mod slab;

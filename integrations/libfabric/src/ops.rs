@@ -2,13 +2,14 @@
 
 use crate::abi::buffer::Buffer;
 use crate::endpoint::{Ep, RECEIVES, SENDS, add, one};
-use crate::queue::Entry;
+use crate::queue::{Entry, Failure};
 use crate::receive::Multi;
+use crate::regions::Regions;
 use crate::rma::Rma;
 use crate::send::Waiting;
 use crate::status::Failed;
 use std::rc::Rc;
-use tieline::{CompletionError, Outcome, Region, Rendezvous, Status};
+use tieline::{CompletionError, Outcome, Rendezvous, Status};
 use tieline_libfabric_abi::*;
 
 /// The kind of an operation.
@@ -118,12 +119,12 @@ pub(crate) struct Op {
     /// The buffer of a receive.
     pub(crate) buf: Buffer,
     /// The registrations that end with the operation.
-    pub(crate) regions: Vec<Region>,
+    pub(crate) regions: Regions,
 }
 
 impl Op {
     pub(crate) fn new(end: End, work: Work) -> Op {
-        Op { end, failed: None, work, buf: Buffer::default(), regions: Vec::new() }
+        Op { end, failed: None, work, buf: Buffer::default(), regions: Regions::default() }
     }
 }
 
@@ -234,8 +235,7 @@ impl Ep {
             data: end.data,
             tag: end.tag,
             source: end.source,
-            failed,
-            excess: end.excess,
+            failure: failed.map(|failed| Box::new(Failure { failed, excess: end.excess })),
         });
     }
 }

@@ -21,10 +21,20 @@ const ALIGN: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     pub(crate) source: Source,
-    pub(crate) tag: Option<u64>,
-    pub(crate) data: Option<u64>,
+    /// The flags of the message's entry: `FI_TAGGED` or `FI_MSG`, and `FI_REMOTE_CQ_DATA`.
+    pub(crate) flags: u64,
+    /// The tag; 0 without one.
+    pub(crate) tag: u64,
+    /// The data for the completion queue; 0 without any.
+    pub(crate) data: u64,
     pub(crate) len: usize,
 }
+
+/// The flags of a message with data for the completion queue.
+const TAGGED_DATA: u64 = FI_TAGGED | FI_REMOTE_CQ_DATA;
+const PLAIN_DATA: u64 = FI_MSG | FI_REMOTE_CQ_DATA;
+/// The length up to which a message that waits takes no memory of its own.
+const SHORT: usize = 32;
 
 /// The bytes of a message.
 pub(crate) enum Body<'a> {
@@ -32,8 +42,21 @@ pub(crate) enum Body<'a> {
     Long(Rendezvous),
 }
 
+impl<'a> From<&'a [u8]> for Body<'a> {
+    fn from(bytes: &'a [u8]) -> Body<'a> {
+        Body::Bytes(bytes)
+    }
+}
+
+impl From<Rendezvous> for Body<'_> {
+    fn from(rendezvous: Rendezvous) -> Self {
+        Body::Long(rendezvous)
+    }
+}
+
 /// The bytes of a message that waits for its receive.
 pub(crate) enum Stored {
+    Short(u8, [u8; SHORT]),
     Bytes(Box<[u8]>),
     Long(Rendezvous),
 }
@@ -47,6 +70,11 @@ pub(crate) struct Kept {
 impl Kept {
     fn new(head: Head, body: Body<'_>) -> Kept {
         let stored = match body {
+            Body::Bytes(bytes) if bytes.len() <= SHORT => {
+                let mut short = [0; SHORT];
+                short[..bytes.len()].copy_from_slice(bytes);
+                Stored::Short(bytes.len() as u8, short)
+            }
             Body::Bytes(bytes) => Stored::Bytes(bytes.into()),
             Body::Long(rendezvous) => Stored::Long(rendezvous),
         };
@@ -158,39 +186,59 @@ impl Plain {
 
 impl Ep {
     /// Handles the arrival of a message: gives it to its receive, or keeps it.
+    #[inline]
     pub(crate) fn arrived(&self, message: &Message<'_>) {
         let source = self.source_of(message.peer());
         self.revive(source);
-        let (id, header, mut len) = (message.id(), message.header(), message.len());
-        let is_tagged = id == id::TAGGED || id == id::TAGGED_DATA;
+        let header = message.header();
+        if message.is_rendezvous() {
+            return self.arrived_long(message, source);
+        }
         let mut payload = message.payload();
-        let data = match id {
-            id::PLAIN_DATA => Some(header),
+        let (flags, tag, data) = match message.id() {
+            id::TAGGED => (FI_TAGGED, header, 0),
             id::TAGGED_DATA => {
                 let bytes = message.header_bytes();
-                if bytes.is_empty() && !message.is_rendezvous() {
+                let data = if bytes.is_empty() {
                     // A peer that breaks the protocol gets the data 0.
                     let (data, rest) = payload.split_at(payload.len().min(8));
-                    (payload, len) = (rest, rest.len());
-                    Some(data.try_into().map_or(0, u64::from_le_bytes))
+                    payload = rest;
+                    data.try_into().map_or(0, u64::from_le_bytes)
                 } else {
-                    Some((*bytes).try_into().map_or(0, u64::from_le_bytes))
-                }
+                    (*bytes).try_into().map_or(0, u64::from_le_bytes)
+                };
+                (TAGGED_DATA, header, data)
             }
-            _ => None,
+            id::PLAIN_DATA => (PLAIN_DATA, 0, header),
+            _ => (FI_MSG, 0, 0),
         };
-        let tag = is_tagged.then_some(header);
-        let body = match message.is_rendezvous() {
-            true => match message.rendezvous() {
-                Some(rendezvous) => Body::Long(rendezvous),
-                None => return,
-            },
-            false => Body::Bytes(payload),
+        let head = Head { source, flags, tag, data, len: payload.len() };
+        let is_kept = match flags & FI_TAGGED != 0 {
+            true => self.arrived_tagged(head, payload),
+            false => self.arrived_plain(head, Body::Bytes(payload)),
         };
-        let head = Head { source, tag, data, len };
-        let is_kept = match tag {
-            Some(tag) => self.arrived_tagged(head, tag, body),
-            None => self.arrived_plain(head, body),
+        if let Some(cost) = is_kept {
+            self.kept(message.peer(), source, cost);
+        }
+    }
+
+    /// Handles the arrival of a rendezvous message.
+    #[inline(never)]
+    fn arrived_long(&self, message: &Message<'_>, source: Source) {
+        let (header, bytes) = (message.header(), message.header_bytes());
+        let (flags, tag, data) = match message.id() {
+            id::TAGGED => (FI_TAGGED, header, 0),
+            id::TAGGED_DATA => {
+                (TAGGED_DATA, header, (*bytes).try_into().map_or(0, u64::from_le_bytes))
+            }
+            id::PLAIN_DATA => (PLAIN_DATA, 0, header),
+            _ => (FI_MSG, 0, 0),
+        };
+        let head = Head { source, flags, tag, data, len: message.len() };
+        let Some(rendezvous) = message.rendezvous() else { return };
+        let is_kept = match flags & FI_TAGGED != 0 {
+            true => self.arrived_tagged(head, rendezvous),
+            false => self.arrived_plain(head, Body::Long(rendezvous)),
         };
         if let Some(cost) = is_kept {
             self.kept(message.peer(), source, cost);
@@ -198,23 +246,19 @@ impl Ep {
     }
 
     /// Matches a message. If no receive accepts it, the message waits, and the memory that it takes is returned.
-    fn arrived_tagged(&self, head: Head, tag: u64, body: Body<'_>) -> Option<usize> {
+    #[inline]
+    fn arrived_tagged<'a, B: Into<Body<'a>>>(&self, head: Head, body: B) -> Option<usize> {
         let mut cost = 0;
-        let keep = |body| {
-            let kept = Kept::new(head, body);
+        let keep = |body: B| {
+            let kept = Kept::new(head, body.into());
             cost = kept.stored.cost();
             kept
         };
-        let arrival = self.tags.borrow_mut().arrive(u64::from(head.source.0), tag, body, keep);
+        let arrival = self.tags.borrow_mut().arrive(u64::from(head.source.0), head.tag, body, keep);
         let Arrival::Matched(receive, body) = arrival else { return Some(cost) };
         let posted = self.posted.borrow_mut().take(receive.word as u32);
-        match (posted, body) {
-            (Some(posted), Body::Bytes(bytes)) if bytes.len() <= posted.receive.buf.len() => {
-                let has_data = if head.data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
-                self.received(&posted.receive, &head, bytes, FI_TAGGED | has_data);
-            }
-            (Some(posted), body) => self.deliver(posted.receive, None, head, body),
-            (None, _) => {}
+        if let Some(posted) = posted {
+            self.deliver(posted.receive, None, head, body.into());
         }
         None
     }
@@ -247,6 +291,7 @@ impl Ep {
     }
 
     /// Gives a message to its receive.
+    #[inline]
     pub(crate) fn deliver(
         &self,
         receive: Receive,
@@ -254,23 +299,27 @@ impl Ep {
         head: Head,
         body: Body<'_>,
     ) {
-        let room = receive.buf.len();
-        let form = if head.tag.is_some() { FI_TAGGED } else { FI_MSG };
-        let flags = form | if head.data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
         if let (Body::Bytes(bytes), None) = (&body, &multi) {
-            if bytes.len() <= room {
-                return self.received(&receive, &head, bytes, flags);
+            if bytes.len() <= receive.buf.len() {
+                return self.received(&receive, &head, bytes);
             }
         }
+        self.deliver_slow(receive, multi, head, body);
+    }
+
+    /// Gives a message to its receive that is long, too long, or in a buffer for several messages.
+    #[inline(never)]
+    fn deliver_slow(&self, receive: Receive, multi: Option<Rc<Multi>>, head: Head, body: Body<'_>) {
+        let room = receive.buf.len();
         let end = End {
             len: head.len.min(room),
             excess: head.len.saturating_sub(room),
             buf: receive.buf.address(),
-            data: head.data.unwrap_or(0),
-            tag: head.tag.unwrap_or(0),
+            data: head.data,
+            tag: head.tag,
             source: self.address_of(head.source),
             multi,
-            ..End::new(Kind::Receive, receive.told, receive.context, flags)
+            ..End::new(Kind::Receive, receive.told, receive.context, head.flags)
         };
         match body {
             Body::Bytes(bytes) => {
@@ -287,7 +336,7 @@ impl Ep {
 
     /// Gives a message to its receive, which has room for it.
     #[inline]
-    fn received(&self, receive: &Receive, head: &Head, bytes: &[u8], flags: u64) {
+    fn received(&self, receive: &Receive, head: &Head, bytes: &[u8]) {
         receive.buf.write(bytes);
         add(&self.counts.received, bytes.len());
         if let Some(counter) = self.counter(RECEIVES) {
@@ -297,10 +346,10 @@ impl Ep {
             queue.push(Entry {
                 len: bytes.len(),
                 buf: receive.buf.address(),
-                data: head.data.unwrap_or(0),
-                tag: head.tag.unwrap_or(0),
+                data: head.data,
+                tag: head.tag,
                 source: self.address_of(head.source),
-                ..Entry::new(receive.context, flags | FI_RECV)
+                ..Entry::new(receive.context, head.flags | FI_RECV)
             });
         }
     }
@@ -317,9 +366,7 @@ impl Ep {
                 }
             }
         }
-        let pieces: Vec<_> = op.regions.iter().map(|region| (region, 0..region.len())).collect();
-        let started = rendezvous.receive_into_pieces(&pieces);
-        drop(pieces);
+        let started = op.regions.with_pieces(|pieces| rendezvous.receive_into_pieces(pieces));
         match started {
             Ok(outcome) => self.track(&outcome, op),
             Err(not) if matches!(not.error, PostError::Retry(_)) => {
@@ -337,6 +384,10 @@ impl Ep {
     pub(crate) fn deliver_kept(&self, receive: Receive, multi: Option<Rc<Multi>>, kept: Kept) {
         self.unkept(kept.head.source, &kept.stored);
         match kept.stored {
+            Stored::Short(len, bytes) => {
+                let bytes = &bytes[..usize::from(len)];
+                self.deliver(receive, multi, kept.head, Body::Bytes(bytes));
+            }
             Stored::Bytes(bytes) => self.deliver(receive, multi, kept.head, Body::Bytes(&bytes)),
             Stored::Long(rendezvous) => {
                 self.deliver(receive, multi, kept.head, Body::Long(rendezvous));

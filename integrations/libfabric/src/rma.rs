@@ -7,10 +7,11 @@ use crate::keys::{Found, Known};
 use crate::ops::{End, Kind, Op, Work};
 use crate::peers::Reached;
 use crate::queue::Entry;
+use crate::regions::Regions;
 use crate::status::Failed;
 use std::cell::Cell;
 use std::rc::Rc;
-use tieline::{Endpoint, Message, Outcome, PostError, Region};
+use tieline::{Endpoint, Message, Outcome, PostError};
 use tieline_libfabric_abi::*;
 
 /// The length up to which a put of several pieces copies its bytes. A longer one uses its buffers until its completion.
@@ -88,7 +89,7 @@ impl Rma {
 
 /// The result of an attempt to post.
 enum Started {
-    Posted(Outcome, Vec<Region>),
+    Posted(Outcome, Regions),
     /// The peer or the key is not known yet.
     Later,
 }
@@ -303,7 +304,7 @@ impl Ep {
         let started = if waits { Ok(Started::Later) } else { self.start_rma(&mut rma) };
         match started {
             Ok(Started::Posted(outcome, regions)) => {
-                op.regions.extend(regions);
+                op.regions.append(regions);
                 self.started_rma(op, *rma, outcome);
             }
             Ok(Started::Later) | Err(Failed { error: FI_EAGAIN, .. }) => {
@@ -384,21 +385,21 @@ impl Ep {
         endpoint: &Endpoint,
         rma: &Rma,
         known: &Rc<Known>,
-    ) -> Result<(Outcome, Vec<Region>), Failed> {
+    ) -> Result<(Outcome, Regions), Failed> {
         let offset = rma.remote.checked_sub(known.base).ok_or(Failed::OUTSIDE)?;
         if let Some(atomic) = &rma.atomic {
-            return Ok((atomic.post(endpoint, &known.key, offset)?, Vec::new()));
+            return Ok((atomic.post(endpoint, &known.key, offset)?, Regions::default()));
         }
         let (len, key, is_put) = (rma.buf.len(), &known.key, rma.kind == Kind::Write);
         if len == 0 {
-            return Ok((Outcome::Done(0), Vec::new()));
+            return Ok((Outcome::Done(0), Regions::default()));
         }
         if rma.is_raw() {
             let outcome = match is_put {
                 true => rma.buf.put(endpoint, key, offset)?,
                 false => rma.buf.get(endpoint, key, offset)?,
             };
-            return Ok((outcome, Vec::new()));
+            return Ok((outcome, Regions::default()));
         }
         if is_put && (len <= COPIED || rma.flags & FI_INJECT != 0) {
             let bytes = rma.copy.as_deref().or_else(|| rma.buf.as_slice());
@@ -406,15 +407,13 @@ impl Ep {
                 Some(bytes) => endpoint.put_bytes(bytes, key, offset)?,
                 None => endpoint.put_bytes(&rma.buf.copy(), key, offset)?,
             };
-            return Ok((outcome, Vec::new()));
+            return Ok((outcome, Regions::default()));
         }
         let regions = rma.buf.lend(&self.domain.context, len)?;
-        let pieces: Vec<_> = regions.iter().map(|it| (it, 0..it.len())).collect();
-        let outcome = match is_put {
-            true => endpoint.put_pieces(&pieces, key, offset)?,
-            false => endpoint.get_pieces(&pieces, key, offset)?,
-        };
-        drop(pieces);
+        let outcome = regions.with_pieces(|pieces| match is_put {
+            true => endpoint.put_pieces(pieces, key, offset),
+            false => endpoint.get_pieces(pieces, key, offset),
+        })?;
         Ok((outcome, regions))
     }
 

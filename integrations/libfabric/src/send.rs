@@ -9,8 +9,9 @@ use crate::endpoint::{Ep, SENDS, add, id};
 use crate::flow::{PLAIN, TAGGED, cost};
 use crate::ops::{End, Kind, Op, Work};
 use crate::queue::Entry;
+use crate::regions::Regions;
 use crate::status::Failed;
-use tieline::{Endpoint, Outcome, PostError, Region, SendOptions};
+use tieline::{Endpoint, Outcome, PostError, SendOptions};
 use tieline_libfabric_abi::*;
 
 /// The number of messages to a peer that wait in the provider at which posts return `-FI_EAGAIN`. The number is large, because some
@@ -18,8 +19,9 @@ use tieline_libfabric_abi::*;
 const MOST_WAITING: usize = 1024;
 /// The number of sends after which one makes progress. A program that only sends would not learn that the receiver holds it back.
 const UNTIL_PROGRESS: u32 = 256;
-/// The length up to which data and payload are copied into one buffer on the stack.
-const TOGETHER: usize = 256;
+/// The lengths up to which data and payload are copied into one buffer on the stack. The short one costs less, because it is filled
+/// with zeros before.
+const TOGETHER: [usize; 2] = [64, 256];
 
 /// A message to be sent.
 #[derive(Clone, Debug)]
@@ -67,6 +69,16 @@ impl Outgoing {
     }
 }
 
+/// Copies data and payload into a buffer that has room for both, and returns the part that they take.
+#[inline]
+fn join<'a>(buffer: &'a mut [u8], data: u64, bytes: &[u8]) -> &'a [u8] {
+    let together = &mut buffer[..8 + bytes.len()];
+    let (before, rest) = together.split_at_mut(8);
+    before.copy_from_slice(&data.to_le_bytes());
+    rest.copy_from_slice(bytes);
+    together
+}
+
 impl Ep {
     /// Posts a message.
     #[inline]
@@ -97,7 +109,7 @@ impl Ep {
                             self.sent(message);
                             Ok(())
                         }
-                        Ok(outcome) => self.posted(message, &outcome, Vec::new()),
+                        Ok(outcome) => self.posted(message, &outcome, Regions::default()),
                         Err(error) => self.refused(message, error),
                     };
                 }
@@ -108,12 +120,7 @@ impl Ep {
     }
 
     /// Reports or tracks a message that was posted.
-    fn posted(
-        &self,
-        message: &Outgoing,
-        outcome: &Outcome,
-        regions: Vec<Region>,
-    ) -> Result<(), i32> {
+    fn posted(&self, message: &Outgoing, outcome: &Outcome, regions: Regions) -> Result<(), i32> {
         if matches!(outcome, Outcome::Done(_)) && regions.is_empty() {
             self.sent(message);
         } else {
@@ -254,11 +261,11 @@ impl Ep {
         endpoint: &Endpoint,
         message: &Outgoing,
         copy: Option<&[u8]>,
-    ) -> Result<(Outcome, Vec<Region>), PostError> {
+    ) -> Result<(Outcome, Regions), PostError> {
         if self.is_headed(endpoint, message)? {
             return self.post_headed(endpoint, message, copy);
         }
-        Ok((self.post_short(endpoint, message, copy)?, Vec::new()))
+        Ok((self.post_short(endpoint, message, copy)?, Regions::default()))
     }
 
     /// Posts a message that the lane carries.
@@ -275,11 +282,13 @@ impl Ep {
         let prefix = message.tag.and(message.data);
         match (prefix, bytes) {
             (None, Some(bytes)) => endpoint.send(message_id, header, bytes),
-            (Some(data), Some(bytes)) if len + 8 <= TOGETHER => {
-                let mut together = [0; TOGETHER];
-                together[..8].copy_from_slice(&data.to_le_bytes());
-                together[8..8 + len].copy_from_slice(bytes);
-                endpoint.send(message_id, header, &together[..8 + len])
+            (Some(data), Some(bytes)) if len + 8 <= TOGETHER[0] => {
+                let mut together = [0; TOGETHER[0]];
+                endpoint.send(message_id, header, join(&mut together, data, bytes))
+            }
+            (Some(data), Some(bytes)) if len + 8 <= TOGETHER[1] => {
+                let mut together = [0; TOGETHER[1]];
+                endpoint.send(message_id, header, join(&mut together, data, bytes))
             }
             (prefix, _) => {
                 let before = if prefix.is_some() { 8 } else { 0 };
@@ -301,7 +310,7 @@ impl Ep {
         endpoint: &Endpoint,
         message: &Outgoing,
         copy: Option<&[u8]>,
-    ) -> Result<(Outcome, Vec<Region>), PostError> {
+    ) -> Result<(Outcome, Regions), PostError> {
         let bytes = copy.or_else(|| message.buf.as_slice());
         let header = message.tag.or(message.data).unwrap_or(0);
         let (id, prefix) = (message.id(), message.tag.and(message.data));
@@ -317,16 +326,15 @@ impl Ep {
         // The head of an acknowledged message takes at most 48 bytes.
         let is_short = len.saturating_add(48) <= endpoint.max_message()?;
         if let Some(bytes) = bytes.filter(|_| is_short || message.flags & FI_INJECT != 0) {
-            return Ok((endpoint.send_with(id, header, bytes, &options)?, Vec::new()));
+            return Ok((endpoint.send_with(id, header, bytes, &options)?, Regions::default()));
         }
         if is_short {
             let bytes = message.buf.copy();
-            return Ok((endpoint.send_with(id, header, &bytes, &options)?, Vec::new()));
+            return Ok((endpoint.send_with(id, header, &bytes, &options)?, Regions::default()));
         }
         let regions = message.buf.lend(&self.domain.context, len).map_err(tieline::Error::from)?;
-        let pieces: Vec<_> = regions.iter().map(|region| (region, 0..region.len())).collect();
-        let outcome = endpoint.send_regions_with(id, header, &pieces, &options)?;
-        drop(pieces);
+        let outcome = regions
+            .with_pieces(|pieces| endpoint.send_regions_with(id, header, pieces, &options))?;
         Ok((outcome, regions))
     }
 }

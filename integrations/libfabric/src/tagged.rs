@@ -34,15 +34,12 @@ impl Ep {
     }
 
     /// Posts a receive with a tag, or looks for a message without receiving it.
+    #[inline]
     pub(crate) fn receive_tagged(&self, call: TaggedCall) -> Result<(), i32> {
         let source = call.receive.source.map(|source| u64::from(source.0));
         let pattern = Pattern { source, tag: call.tag, ignore: call.ignore };
-        if call.flags & FI_PEEK != 0 {
-            self.peek(&call, pattern);
-            return Ok(());
-        }
-        if call.flags & FI_CLAIM != 0 {
-            return self.receive_claimed(&call);
+        if call.flags & (FI_PEEK | FI_CLAIM) != 0 {
+            return self.look_for(&call, pattern);
         }
         let from = call.receive.source;
         let word = self.posted.borrow_mut().add(Posted { receive: call.receive });
@@ -63,6 +60,16 @@ impl Ep {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Looks for a message, or receives the one that was found before.
+    #[inline(never)]
+    fn look_for(&self, call: &TaggedCall, pattern: Pattern) -> Result<(), i32> {
+        if call.flags & FI_PEEK == 0 {
+            return self.receive_claimed(call);
+        }
+        self.peek(call, pattern);
         Ok(())
     }
 
@@ -90,13 +97,12 @@ impl Ep {
             let _ = tags.claim(pattern, call.receive.context as u64);
         }
         drop(tags);
-        let flags = FI_TAGGED | if head.data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
         let end = End {
             len: head.len,
-            tag: head.tag.unwrap_or(0),
-            data: head.data.unwrap_or(0),
+            tag: head.tag,
+            data: head.data,
             source: self.address_of(head.source),
-            ..End::new(Kind::Receive, true, call.receive.context, flags)
+            ..End::new(Kind::Receive, true, call.receive.context, head.flags)
         };
         self.push_entry(&end, None);
     }
@@ -116,7 +122,7 @@ impl Ep {
         self.discard(message.payload);
         let end = End {
             len: 0,
-            tag: head.tag.unwrap_or(0),
+            tag: head.tag,
             source: self.address_of(head.source),
             ..End::new(Kind::Receive, call.receive.told, context, FI_TAGGED)
         };

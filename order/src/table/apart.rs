@@ -84,6 +84,17 @@ impl<B> Table<B> {
         Some(memory)
     }
 
+    /// Takes the memory of a tracked or counted rendezvous message, of which the receiver has the bytes. The operation stays open,
+    /// and [`Table::part`] ends it. `None` for any other operation, and if more than the release of the memory is to be done.
+    pub fn received_and_told(&mut self, id: Id) -> Option<B> {
+        let hot = self.slab.get(id).filter(|hot| hot.parts == 1)?;
+        if hot.kind_and_flags & !(DETACHED | TRACKED | COUNTED) != ANNOUNCED_HELD {
+            return None;
+        }
+        let cold = self.slab.cold_mut(id).filter(|cold| !cold.is_more_than_memory())?;
+        cold.local_buffer.take()
+    }
+
     /// Opens the operation of a message whose receiver is to acknowledge it, with the same limit.
     pub fn open_delivery(&mut self, owner: usize) -> Result<Id, Status> {
         if self.open_of(owner) + self.announced_of(owner) >= self.limit as usize {

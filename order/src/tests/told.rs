@@ -135,6 +135,8 @@ fn received_rendezvous_message_returns_memory_unless_more_is_to_be_done() {
     assert_eq!([plain, forgotten].map(|id| table.received(id)), [None; 2], "it ends once");
     assert_eq!((table.take_plain(plain), table.take_plain(forgotten)), (Some(0), None));
     assert_eq!((table.announced_of(0), table.open_count()), (2, 3));
+    let told = [plain, tracked, whole, tracked].map(|id| table.received_and_told(id));
+    assert_eq!((told, table.take_completed()), ([None, Some(3), None, None], None));
     assert!(table.part(tracked, Ok(0)) && table.part(whole, Ok(0)));
     assert_eq!(table.take_completed(), Some((17, Ok(0))));
     assert!(table.is_open(waits) && table.part(waits, Ok(0)));

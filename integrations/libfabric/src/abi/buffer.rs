@@ -1,13 +1,21 @@
 //! Memory of the application in an operation.
 
+use crate::regions::Regions;
 use core::ffi::c_void;
-use tieline::{Context, Endpoint, OpenError, Outcome, PostError, Region, RemoteKey};
+use tieline::{Context, Endpoint, OpenError, Outcome, PostError, RemoteKey};
 
 /// Memory of the application: one piece, or several. It stays valid until the operation's completion.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Buffer {
     first: (usize, usize),
-    rest: Option<Box<[(usize, usize)]>>,
+    rest: Option<Box<Rest>>,
+}
+
+/// The pieces after the first one.
+#[derive(Clone, Debug)]
+struct Rest {
+    pieces: Vec<(usize, usize)>,
+    /// The length of all pieces, the first one included.
     len: usize,
 }
 
@@ -19,7 +27,7 @@ impl Buffer {
     #[inline]
     pub(super) unsafe fn new(at: *const c_void, len: usize) -> Buffer {
         let len = if at.is_null() { 0 } else { len };
-        Buffer { first: (at.expose_provenance(), len), rest: None, len }
+        Buffer { first: (at.expose_provenance(), len), rest: None }
     }
 
     /// Makes a buffer of several pieces.
@@ -37,14 +45,14 @@ impl Buffer {
             (piece.iov_base.expose_provenance(), len)
         };
         let len = pieces.iter().map(|piece| of(piece).1).sum();
-        let rest = (count > 1).then(|| pieces[1..].iter().map(of).collect());
-        Buffer { first: of(&pieces[0]), rest, len }
+        let rest = || Box::new(Rest { pieces: pieces[1..].iter().map(of).collect(), len });
+        Buffer { first: of(&pieces[0]), rest: (count > 1).then(rest) }
     }
 
     /// Returns the length of all pieces.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.rest.as_ref().map_or(self.first.1, |rest| rest.len)
     }
 
     /// Returns the address of the first byte.
@@ -54,7 +62,8 @@ impl Buffer {
     }
 
     fn pieces(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        core::iter::once(self.first).chain(self.rest.iter().flat_map(|rest| rest.iter().copied()))
+        let rest = self.rest.iter().flat_map(|rest| rest.pieces.iter().copied());
+        core::iter::once(self.first).chain(rest)
     }
 
     /// Returns the bytes if the buffer is one piece.
@@ -86,7 +95,7 @@ impl Buffer {
 
     /// Returns a copy of the bytes.
     pub(crate) fn copy(&self) -> Box<[u8]> {
-        let mut bytes = vec![0; self.len];
+        let mut bytes = vec![0; self.len()];
         let _ = self.read(&mut bytes);
         bytes.into_boxed_slice()
     }
@@ -143,13 +152,13 @@ impl Buffer {
     pub(crate) fn part(&self, at: usize, len: usize) -> Buffer {
         let at = at.min(self.first.1);
         let len = len.min(self.first.1 - at);
-        Buffer { first: (self.first.0 + at, len), rest: None, len }
+        Buffer { first: (self.first.0 + at, len), rest: None }
     }
 
     /// Makes transient registrations of the first `len` bytes.
-    pub(crate) fn lend(&self, context: &Context, len: usize) -> Result<Vec<Region>, OpenError> {
+    pub(crate) fn lend(&self, context: &Context, len: usize) -> Result<Regions, OpenError> {
         let mut left = len;
-        let mut regions = Vec::with_capacity(1);
+        let mut regions = Regions::default();
         for (at, len) in self.pieces() {
             let len = len.min(left);
             if len > 0 {

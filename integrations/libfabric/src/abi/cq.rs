@@ -4,7 +4,7 @@ use super::domain;
 use super::enter::enter;
 use super::object::{Table, common, head, inner, make, no_bind, release};
 use super::wait::{Waiter, prepare};
-use crate::queue::{Cq, Entry};
+use crate::queue::{Cq, Entry, Failure};
 use core::ffi::{c_char, c_int, c_void};
 use std::os::fd::RawFd;
 use std::rc::Rc;
@@ -14,8 +14,9 @@ use tieline_libfabric_abi::*;
 
 /// The number of progress calls of a waiting call before it sleeps.
 const SPINS: usize = 200;
-/// The number of reads in a row without an entry after which the domain looks whether the reads come seldom.
-const UNTIL_LOOK: u32 = 8;
+/// The number of reads without an entry after which the domain looks whether the reads come seldom: after a look that found that,
+/// and after another one. A look reads the clock.
+const UNTIL_LOOK: [u32; 2] = [8, 64];
 
 static COMMON: Table<fi_ops> = common(close, no_bind, control);
 static OPS: Table<fi_ops_cq> = Table(fi_ops_cq {
@@ -184,7 +185,7 @@ unsafe fn take(cq: &Cq, buf: *mut c_void, count: usize, sources: *mut u64) -> is
     let mut taken = 0;
     while taken < count {
         match entries.front() {
-            Some(entry) if entry.failed.is_none() => {
+            Some(entry) if entry.failure.is_none() => {
                 // SAFETY: the caller's buffers have room for `count` entries.
                 unsafe {
                     at = at.add(write_entry(cq.format, at, entry));
@@ -220,13 +221,11 @@ unsafe extern "C" fn readfrom(
             cq.domain.progress();
         }
         if !cq.has_entries() {
-            cq.idle.set(cq.idle.get().wrapping_add(1));
-            if cq.idle.get() % UNTIL_LOOK == 0 {
-                cq.domain.look();
-            }
+            let left = cq.until_look.get() - 1;
+            let next = || UNTIL_LOOK[usize::from(!cq.domain.look())];
+            cq.until_look.set(if left == 0 { next() } else { left });
             return -FI_EAGAIN as isize;
         }
-        cq.idle.set(0);
         if count == 0 {
             return 0;
         }
@@ -240,12 +239,11 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _: u64)
     let cq = unsafe { of(cq) };
     enter(&cq.domain, || {
         let mut entries = cq.entries.borrow_mut();
-        let entry = match entries.front() {
-            Some(entry) if entry.failed.is_some() => *entry,
-            _ => return -FI_EAGAIN as isize,
+        let failure = entries.front_mut().and_then(|entry| entry.failure.take());
+        let Some(Failure { failed, excess }) = failure.map(|failure| *failure) else {
+            return -FI_EAGAIN as isize;
         };
-        let _ = entries.pop_front();
-        let failed = entry.failed.unwrap_or(crate::status::Failed::PEER);
+        let Some(entry) = entries.pop_front() else { return -FI_EAGAIN as isize };
         let out: *mut ErrorEntry = out.cast();
         // SAFETY: the caller has room for the fields of API 1.5. Data about the error is not offered, so the caller's buffer for it
         // stays as it is.
@@ -256,7 +254,7 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _: u64)
             (*out).buf = core::ptr::with_exposed_provenance_mut(entry.buf);
             (*out).data = entry.data;
             (*out).tag = entry.tag;
-            (*out).olen = entry.excess;
+            (*out).olen = excess;
             (*out).err = failed.error;
             (*out).prov_errno = failed.status;
             (*out).err_data_size = 0;

@@ -38,6 +38,7 @@ pub(super) fn post(ep: &Ep, message: &Outgoing) -> isize {
 }
 
 /// Makes a receive; `src` is the only accepted sender if the endpoint has `FI_DIRECTED_RECV`.
+#[inline]
 pub(super) fn make_receive(
     ep: &Ep,
     buf: Buffer,

@@ -26,6 +26,7 @@ pub(super) static OPS: Table<fi_ops_tagged> = Table(fi_ops_tagged {
 });
 
 /// Posts a receive under the lock of the endpoint's domain.
+#[inline]
 fn receive(
     ep: &Ep,
     buf: Buffer,
