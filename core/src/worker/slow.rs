@@ -84,6 +84,11 @@ impl Slow {
         self.interfaces.iter().map(|(index, _)| *index).collect()
     }
 
+    #[cfg(test)]
+    pub(super) fn was_polled_long_ago(&self) {
+        self.polled_at.set(coarse_clock().saturating_sub(LATE));
+    }
+
     /// Makes the next poll one of all interfaces.
     pub(super) fn all_are_due(&self) {
         self.until_all.set(0);

@@ -1,7 +1,7 @@
 //! The kernel calls: memory files, mappings, locks that show which processes are alive, and another process's descriptors.
 //!
 //! A [`Mapping`] provides only atomics and checked copies, because other processes access its bytes, too.
-#![allow(unsafe_code)] // the only file of the crate that calls libc
+#![allow(unsafe_code)] // only this module calls libc
 
 use std::ffi::CStr;
 use std::io;
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use tieline_plugin_api::{Failure, Status};
 
-mod space;
-pub(crate) use space::AddressSpace;
+mod process;
+pub(crate) use process::{AddressSpace, descriptor_of};
 
 /// The size of the pages in which memory is reserved, in bytes.
 pub const PAGE: usize = 4096;
@@ -519,34 +519,6 @@ impl Process {
 pub(crate) fn own_uid() -> u32 {
     // SAFETY: the call has no preconditions.
     unsafe { libc::getuid() }
-}
-
-/// Returns a new descriptor for the file that process `pid` has open as `number`. `pidfd_getfd` requires the same right as reading
-/// that process's memory.
-pub(crate) fn descriptor_of(pid: i32, number: i32) -> io::Result<OwnedFd> {
-    let owned = |fd: RawFd| {
-        // SAFETY: the descriptor is new, and nothing else owns it.
-        unsafe { OwnedFd::from_raw_fd(fd) }
-    };
-    // SAFETY: the call takes numbers only.
-    let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    let mut error = last();
-    if process >= 0 {
-        let process = owned(process as RawFd);
-        // SAFETY: the call takes numbers only.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) };
-        if fd >= 0 {
-            return Ok(owned(fd as RawFd));
-        }
-        error = last();
-    }
-    // The calls fail as forbidden before Linux 5.6, or if a filter forbids them.
-    if !is_forbidden(&error) {
-        return Err(error);
-    }
-    let path = format!("/proc/{pid}/fd/{number}");
-    let file = std::fs::OpenOptions::new().read(true).write(true).open(path);
-    file.map(OwnedFd::from).map_err(|_| error)
 }
 
 #[cfg(test)]
