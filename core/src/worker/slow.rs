@@ -38,6 +38,8 @@ pub(super) struct Slow {
     left_out: Cell<u32>,
     /// The time of the last poll, by the coarse clock.
     polled_at: Cell<Duration>,
+    /// The time of the last poll of all interfaces.
+    all_polled_at: Cell<Duration>,
 }
 
 /// The number of further polls without an event for which an interface is polled in every progress call.
@@ -71,12 +73,13 @@ impl Slow {
             until_all: Cell::new(0),
             left_out: Cell::new(0),
             polled_at: Cell::default(),
+            all_polled_at: Cell::default(),
         }
     }
 
     /// Checks whether the last poll was long ago.
-    fn is_late(&self) -> bool {
-        coarse_clock().saturating_sub(self.polled_at.get()) >= LATE
+    fn is_late(&self, now: Duration) -> bool {
+        now.saturating_sub(self.polled_at.get()) >= LATE
     }
 
     #[cfg(test)]
@@ -104,12 +107,17 @@ impl Slow {
     }
 
     /// Begins a poll, and returns whether it includes the interfaces that are not hot.
-    fn begin(&self) -> bool {
+    fn begin(&self, now: Duration) -> bool {
         self.left_out.set(EACH - 1);
-        self.polled_at.set(coarse_clock());
+        self.polled_at.set(now);
         let until = self.until_all.get();
-        self.until_all.set(if until == 0 { FIRST_PAUSE - 1 } else { until - 1 });
-        until == 0 || !self.is_hot()
+        let are_late = now.saturating_sub(self.all_polled_at.get()) >= LATE;
+        let all = until == 0 || are_late || !self.is_hot();
+        if all {
+            self.all_polled_at.set(now);
+        }
+        self.until_all.set(if all { FIRST_PAUSE - 1 } else { until - 1 });
+        all
     }
 
     /// Checks whether a progress call with events leaves out the poll of hot interfaces, and counts it.
@@ -136,11 +144,13 @@ impl WorkerState {
                 false => self.poll_slow(polls),
             };
         }
-        self.slow_in.set(left - 1);
-        if left % WATCH_CALLS == 0 && self.slow.is_late() {
+        if left % WATCH_CALLS == 0 && self.slow.is_late(coarse_clock()) {
+            // The pause is over: the poll may leave interfaces hot.
+            self.slow_in.set(0);
             self.behind_tasks.set(0);
             return self.poll_slow(polls);
         }
+        self.slow_in.set(left - 1);
         self.poll_resting(polls)
     }
 
@@ -156,8 +166,9 @@ impl WorkerState {
         self.take_out_broken();
         self.let_closed_go();
         let slow = &self.slow;
-        let was_late = slow.is_late();
-        let all = slow.begin();
+        let now = coarse_clock();
+        let was_late = slow.is_late(now);
+        let all = slow.begin(now);
         let mut count = tasks;
         for (index, heat) in &slow.interfaces {
             if all || heat.is_hot() {
@@ -237,13 +248,31 @@ mod tests {
 
     #[test]
     fn interface_with_events_is_polled_alone_and_all_at_intervals() {
-        let slow = Slow::of([3, 5]);
-        assert!(slow.begin(), "nothing is hot");
+        let (slow, now) = (Slow::of([3, 5]), LATE);
+        assert!(slow.begin(now), "nothing is hot");
         assert_eq!(slow.interfaces[1].1.note(2), 2);
         slow.all_are_due();
-        let all: Vec<u32> = (0..3 * FIRST_PAUSE).filter(|_| slow.begin()).collect();
+        let all: Vec<u32> = (0..3 * FIRST_PAUSE).filter(|_| slow.begin(now)).collect();
         assert_eq!(all, [0, FIRST_PAUSE, 2 * FIRST_PAUSE]);
+        // A program with few calls polls all of them after some time, in spite of the hot one.
+        let polls = (0..FIRST_PAUSE).map(|poll| now + LATE / 4 * poll);
+        let all: Vec<u32> =
+            (0..).zip(polls).filter(|(_, at)| slow.begin(*at)).map(|(n, _)| n).collect();
+        assert_eq!(all, Vec::from_iter((0..FIRST_PAUSE).step_by(4)));
         assert!(!slow.interfaces[0].1.is_hot() && slow.interfaces[1].1.is_hot());
+    }
+
+    /// A program with few calls must not wait for a part of the long pause at each event of a conversation.
+    #[test]
+    fn late_poll_that_leaves_interfaces_hot_ends_the_pause() {
+        let context = crate::Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
+        let worker = context.worker().unwrap();
+        let state = &worker.inner;
+        state.slow.heats().for_each(Heat::begin);
+        state.slow.polled_at.set(Duration::ZERO);
+        state.slow_in.set(10 * WATCH_CALLS);
+        let _ = worker.progress();
+        assert_eq!(state.slow_in.get(), 0);
     }
 
     #[test]
@@ -258,11 +287,11 @@ mod tests {
     #[test]
     fn busy_calls_leave_out_seven_of_eight_polls_of_hot_interfaces() {
         let slow = Slow::of([0]);
-        let _ = slow.begin();
+        let _ = slow.begin(LATE);
         assert!(!slow.leaves_out(), "nothing is hot, so nothing costs a system call in every call");
         let _ = slow.interfaces[0].1.note(1);
         for _ in 0..3 {
-            let _ = slow.begin();
+            let _ = slow.begin(LATE);
             let left_out = (0..).find(|_| !slow.leaves_out());
             assert_eq!(left_out, Some(EACH - 1));
         }

@@ -363,7 +363,7 @@ impl State {
             self.check_clock(shared, cookie);
         }
         if shared.pool_starved.get() {
-            self.outbound.iter().flatten().for_each(|channel| channel.give_back());
+            let _ = self.take_chunks_back();
         }
         self.end_drained(shared);
         // Arriving and leaving peers take about half of the events at most; the rest is for messages.

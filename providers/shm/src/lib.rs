@@ -100,6 +100,8 @@ mod ring;
 mod sender;
 #[cfg(not(loom))]
 mod shared;
+#[cfg(all(test, not(loom)))]
+mod short_poll_tests;
 #[cfg(not(loom))]
 mod sys;
 #[cfg(all(test, not(loom)))]

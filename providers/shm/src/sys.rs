@@ -476,7 +476,7 @@ pub(crate) fn kill_self() {
     let _ = unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
 
-/// Returns the events of one poll.
+/// Returns the events of one poll. As in a call of the core, the short form comes first.
 #[cfg(test)]
 pub(crate) fn polled<I: tieline_plugin_api::Interface>(
     interface: &I,
@@ -484,6 +484,10 @@ pub(crate) fn polled<I: tieline_plugin_api::Interface>(
     use std::mem::MaybeUninit;
     use tieline_plugin_api::abi::Event;
     let mut slots = [const { MaybeUninit::new(Event::empty()) }; 16];
+    if I::POLLS_AT_ONCE && interface.poll_at_once(&mut slots[0]) {
+        // SAFETY: every slot was initialised above.
+        return vec![unsafe { slots[0].assume_init() }];
+    }
     let mut events = tieline_plugin_api::Events::new(&mut slots);
     let polled = interface.poll(&mut events);
     let n = events.len();

@@ -82,6 +82,8 @@ impl State {
     pub(super) fn poll_bells_first(&mut self, shared: &Shared, events: &mut Events<'_>) {
         self.poll_bells(shared, events);
         self.poll_all_direct(shared, events);
+        // If the events sufficed, all channels have had their turn.
+        self.bells_first = events.room() == 0;
     }
 
     /// Ends a poll without events. If the core compares words, it gets a new list, and a poll that follows a list stands for as many

@@ -18,6 +18,11 @@ impl State {
         // Records on the sockets would make the descriptor readable immediately.
         self.maintain(shared, cookie);
         self.sweep(shared);
+        // Senders keep released chunks for their next messages. A message that waits for a chunk may wait for one of these.
+        if shared.pool_starved.get() && self.take_chunks_back() {
+            shared.pool_starved.set(false);
+            return Armed::Ready;
+        }
         if self.is_busy(shared) {
             return Armed::Ready;
         }
@@ -32,6 +37,11 @@ impl State {
             return Armed::Ready;
         }
         Armed::Sleep
+    }
+
+    /// Takes back the chunks that the receivers have released. Returns whether there were any.
+    pub(super) fn take_chunks_back(&self) -> bool {
+        self.outbound.iter().flatten().filter(|channel| channel.give_back()).count() > 0
     }
 
     /// Notes on every receiving channel, and on sending channels that wait for space, that the other side must wake this one.

@@ -103,11 +103,10 @@ impl SendChannel {
         None
     }
 
-    /// Takes back the chunks that the receiver has released, for other messages.
-    pub(crate) fn give_back(&self) {
-        if self.flight_bytes.get() > 0 {
-            let _ = self.reap();
-        }
+    /// Takes back the chunks that the receiver has released, for other messages. Returns whether there were any.
+    pub(crate) fn give_back(&self) -> bool {
+        let before = self.flight_bytes.get();
+        before > 0 && self.reap().is_ok() && self.flight_bytes.get() < before
     }
 
     /// Reads the receiver's progress.
