@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use tieline_plugin_api::{Failure, Status};
 
-mod space;
-pub(crate) use space::AddressSpace;
+mod process;
+pub(crate) use process::AddressSpace;
+pub use process::Process;
 
 /// The size of the pages in which memory is reserved, in bytes.
 pub const PAGE: usize = 4096;
@@ -479,40 +480,6 @@ pub fn random<const N: usize>() -> Result<[u8; N], Failure> {
     // SAFETY: the call writes at most N bytes.
     let got = unsafe { libc::getrandom(out.as_mut_ptr().cast(), N, 0) };
     if got == N as isize { Ok(out) } else { Err(Failure::last_os_error("getting random bytes")) }
-}
-
-/// A process of this host, distinguished from a later process with the same number.
-#[derive(Debug)]
-pub struct Process {
-    pid: i32,
-    /// The process's descriptor; `None` if the kernel (before Linux 5.3) or a filter refuses it.
-    descriptor: Option<OwnedFd>,
-}
-
-impl Process {
-    /// Returns the current process with this number. The caller checks afterwards that it is the intended process.
-    #[must_use]
-    pub fn open(pid: i32) -> Process {
-        // SAFETY: the call takes numbers only.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        // SAFETY: the descriptor is new, and nothing else owns it.
-        let descriptor = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
-        Process { pid, descriptor }
-    }
-
-    /// Checks whether the process has not ended. Without a descriptor, a later process with its number counts too.
-    #[must_use]
-    pub fn is_alive(&self) -> bool {
-        let Some(descriptor) = &self.descriptor else {
-            // SAFETY: signal 0 is not delivered.
-            let there = unsafe { libc::kill(self.pid, 0) } == 0;
-            return there || last().raw_os_error() == Some(libc::EPERM);
-        };
-        let mut wish =
-            libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: the call takes one record and does not wait.
-        unsafe { libc::poll(&mut wish, 1, 0) <= 0 }
-    }
 }
 
 /// Returns this process's real user, which the kernel compares.
