@@ -2,15 +2,17 @@
 """
 Compares the backends TIELINE and UCX of one NIXL installation in alternation.
 
-    bench.py [--rounds 7] [--tcp] [--namespaces] [--network FAR] [--no-thread] [--processor]
+    bench.py [--rounds 7] [--floor] [--tcp] [--namespaces] [--network FAR] [--no-thread] [--processor]
 
 Each round measures every row with both backends, one after the other. The table has the best, median and worst value of each
 backend, and the median of the rounds' ratios. Throughput is in MiB/s, latency in microseconds for one way. --tcp restricts both
-backends to TCP. --namespaces does so between two network namespaces, which it makes (as root) and removes. --processor divides by the processor time of the initiating process, which depends less on other load. --network starts the far
+backends to TCP. --namespaces does so between two network namespaces, which it makes (as root) and removes. --processor divides by the processor time of the initiating process, which depends less on other load. --floor adds
+the system call that copies between processes, called from Python without NIXL. --network starts the far
 side in a named network namespace; `ip netns exec NEAR bench.py ...` does it for this side.
 """
 
 import argparse
+import ctypes
 import os
 import statistics
 import subprocess
@@ -74,6 +76,27 @@ class Pair:
         return seconds / times / 2 * 1e6
 
 
+class Floor:
+    """The copies of requests with one piece, by the bare system call between the processes of a pair."""
+
+    def __init__(self, both):
+        libc, self.pid = ctypes.CDLL(None), both.far.pid
+        self.calls = {"READ": libc.process_vm_readv, "WRITE": libc.process_vm_writev}
+        self.places = both.near.base, both.far.where()
+
+    def throughput(self, name, length, count, times, clock):
+        near, far = ((ctypes.c_size_t * 2)(place, length) for place in self.places)
+        call, pid, one, none = self.calls[name.split()[0]], self.pid, ctypes.c_ulong(1), ctypes.c_ulong(0)
+        call.argtypes, call.restype = None, ctypes.c_ssize_t
+        for measured in (times // 10 + 1, times):
+            begun = clock()
+            for _ in range(measured):
+                if call(pid, near, one, far, one, none) != length:
+                    raise OSError(f"{name}: the system call has failed")
+            seconds = clock() - begun
+        return times * length / seconds / MIB
+
+
 def between_namespaces(words):
     """Runs this program in one of two network namespaces that a pair of virtual devices connects; the far side runs in the other one."""
     near, far = (f"tieline-{side}-{os.getpid()}" for side in ("a", "b"))
@@ -109,6 +132,7 @@ def between_namespaces(words):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--floor", action="store_true")
     parser.add_argument("--tcp", action="store_true")
     parser.add_argument("--no-thread", action="store_true")
     parser.add_argument("--processor", action="store_true")
@@ -121,22 +145,26 @@ def main():
         os.environ["UCX_TLS"] = "tcp,self"
     clock = time.process_time if options.processor else time.perf_counter
     pairs = {backend: Pair(backend, options) for backend in ("UCX", "TIELINE")}
-    measured = {(name, backend): [] for name in [row[0] for row in ROWS] + [NOTES] for backend in pairs}
+    floor = Floor(pairs["TIELINE"]) if options.floor else None
+    measured = {(name, backend): [] for name in [row[0] for row in ROWS] + [NOTES] for backend in [*pairs, "bare"]}
     for _ in range(options.rounds):
         for name, _, length, count, _, times in ROWS:
             for backend, both in pairs.items():
                 measured[name, backend].append(both.throughput(name, length, count, times, clock))
+            if floor and count == 1:
+                measured[name, "bare"].append(floor.throughput(name, length, count, times, clock))
         for backend, both in pairs.items():
             measured[NOTES, backend].append(both.latency())
     print(f"load {os.getloadavg()}, {os.cpu_count()} processors")
-    print("| | UCX | TIELINE | TIELINE / UCX |\n|---|---|---|---|")
+    print("| | UCX | TIELINE | TIELINE / UCX | bare / UCX |\n|---|---|---|---|---|")
     for name in [row[0] for row in ROWS] + [NOTES]:
         cells = []
         for backend in pairs:
             values = sorted(measured[name, backend])
             cells.append(f"{values[0]:.0f} {statistics.median(values):.0f} {values[-1]:.0f}")
         ratio = statistics.median(b / a for a, b in zip(measured[name, "UCX"], measured[name, "TIELINE"]))
-        print(f"| {name} | {cells[0]} | {cells[1]} | {ratio:.2f} |")
+        bare = [b / a for a, b in zip(measured[name, "UCX"], measured[name, "bare"])]
+        print(f"| {name} | {cells[0]} | {cells[1]} | {ratio:.2f} | {f'{statistics.median(bare):.2f}' if bare else '-'} |")
     for both in pairs.values():
         both.far.end()
     sys.stdout.flush()

@@ -223,6 +223,16 @@ class Loop(unittest.TestCase):
                 await worker.connect(worker.address()).send(1)
                 await worker.until(lambda: reported)
 
+    def test_event_at_the_moment_of_attachment_is_not_lost(self):
+        async def once(worker, me):
+            await asyncio.wait_for(_awaited(me.send(1, delivered=True)), LONG)
+
+        with tieline.Context() as context:
+            for _ in range(30):
+                with context.driven_worker() as worker:
+                    worker.on_message(1, lambda _: None)
+                    asyncio.run(once(worker, worker.connect(worker.address())))
+
     @runs
     async def test_idle_worker_uses_no_processor_time(self):
         async with tieline.Context() as context, context.driven_worker() as worker:

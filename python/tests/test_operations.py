@@ -40,6 +40,36 @@ class Messages(Loopback):
         with self.assertRaises(tieline.TimedOut):
             self.worker.messages(4).get(timeout=0.01)
 
+    def test_messages_of_an_iterator_keep_order_and_bytes_of_every_length(self):
+        messages, lengths = self.worker.messages(3), (0, 1, 4095, 4096, 4097, 8000, 300_000, 3)
+        requests = [self.me.send(3, n, bytes([n]) * length, header_bytes=b"h" * n) for n, length in enumerate(lengths)]
+        for number, length in enumerate(lengths):
+            message = messages.get(LONG)
+            self.assertEqual((message.header, len(message), message.header_bytes), (number, length, b"h" * number))
+            self.assertEqual((message.data(LONG), message.peer), (bytes([number]) * length, self.me.peer))
+        for request in requests:
+            request.wait(LONG)
+        self.assertIsNone(messages.get_nowait())
+
+    def test_other_thread_takes_messages_while_the_worker_makes_progress(self):
+        messages, taken, over = self.worker.messages(6), [], threading.Event()
+
+        def takes():
+            while not over.is_set() or len(messages):
+                message = messages.get_nowait()
+                if message is not None:
+                    taken.append(message.header)
+
+        thread = threading.Thread(target=takes)
+        thread.start()
+        for number in range(2000):
+            self.me.send(6, number, bytes(10 if number % 3 else 5000))
+            self.worker.progress()
+        self.me.flush_messages(LONG)
+        over.set()
+        thread.join(LONG)
+        self.assertEqual(taken, list(range(2000)))
+
     def test_closed_iterator_raises_the_error_that_it_was_given(self):
         messages = self.worker.messages(3)
         self.worker.on_message(4, lambda _: messages.close(ConnectionError("the only peer has failed")))

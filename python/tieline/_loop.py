@@ -32,7 +32,13 @@ class Driver:
         self._awaited: dict = {}
         self._scheduled = False
         self._moved: collections.deque = collections.deque()
-        self._begin()
+        # The thread of a driven worker ends if this is not the worker's driver, and an event may come at once.
+        worker._driver = self
+        try:
+            self._begin()
+        except BaseException:
+            worker._driver = None
+            raise
 
     def _begin(self) -> None:
         self._fd = self.worker.fileno()

@@ -383,7 +383,7 @@ class Worker:
             self._driver.detach()
         if self._driver is None:
             self._handle.opened
-            self._driver = self._new_driver(loop)
+            return self._new_driver(loop)
         return self._driver
 
     def _new_driver(self, loop: asyncio.AbstractEventLoop) -> Driver:

@@ -33,6 +33,9 @@ constexpr const char *OWN_FAILURE_TIMEOUT = "2s";
 
 /* The time after an event in which the progress thread looks for the next one before it sleeps. It yields its processor meanwhile. */
 constexpr auto LOOKS = std::chrono::microseconds(100);
+/* If a yield takes longer, another thread needs the processor: then the progress thread sleeps at once, for a while. */
+constexpr auto LONG_YIELD = std::chrono::microseconds(10);
+constexpr auto WITHOUT_LOOKS = std::chrono::milliseconds(50);
 
 /* The number of forks that lead to this process. */
 std::atomic<unsigned> forks{0};
@@ -258,7 +261,7 @@ void Engine::wake_thread() {
  */
 void Engine::run() {
     uint64_t seen = 0;
-    auto looks_until = std::chrono::steady_clock::now();
+    auto looks_until = std::chrono::steady_clock::now(), looks_from = looks_until;
     pollfd watched[2] = {{waker, POLLIN, 0}, {-1, POLLIN, 0}};
     {
         const Guard guard(lock);
@@ -277,7 +280,7 @@ void Engine::run() {
                     serve();
                     const auto now = std::chrono::steady_clock::now();
                     if (moved) looks_until = now + LOOKS;
-                    looks_on = now < looks_until;
+                    looks_on = now >= looks_from && now < looks_until;
                     const int32_t armed = looks_on || watched[1].fd < 0 ? TIELINE_UNSUPPORTED : tieline_worker_arm(worker);
                     if (armed == TIELINE_PENDING) {
                         limit = {0, 0};
@@ -291,7 +294,10 @@ void Engine::run() {
             }
         }
         if (looks_on) {
+            const auto before = std::chrono::steady_clock::now();
             sched_yield();
+            const auto after = std::chrono::steady_clock::now();
+            if (after - before > LONG_YIELD) looks_from = after + WITHOUT_LOOKS;
             continue;
         }
         const int ready = ppoll(watched, count, &limit, nullptr);

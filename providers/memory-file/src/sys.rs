@@ -1,7 +1,7 @@
 //! The kernel calls: memory files, mappings, locks that show which processes are alive, and another process's descriptors.
 //!
 //! A [`Mapping`] provides only atomics and checked copies, because other processes access its bytes, too.
-#![allow(unsafe_code)] // only this module calls libc
+#![allow(unsafe_code)] // the only file of the crate that calls libc
 
 use std::ffi::CStr;
 use std::io;
@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use tieline_plugin_api::{Failure, Status};
 
 mod process;
-pub(crate) use process::{AddressSpace, descriptor_of};
+pub(crate) use process::AddressSpace;
+pub use process::Process;
 
 /// The size of the pages in which memory is reserved, in bytes.
 pub const PAGE: usize = 4096;
@@ -481,44 +482,38 @@ pub fn random<const N: usize>() -> Result<[u8; N], Failure> {
     if got == N as isize { Ok(out) } else { Err(Failure::last_os_error("getting random bytes")) }
 }
 
-/// A process of this host, distinguished from a later process with the same number.
-#[derive(Debug)]
-pub struct Process {
-    pid: i32,
-    /// The process's descriptor; `None` if the kernel (before Linux 5.3) or a filter refuses it.
-    descriptor: Option<OwnedFd>,
-}
-
-impl Process {
-    /// Returns the current process with this number. The caller checks afterwards that it is the intended process.
-    #[must_use]
-    pub fn open(pid: i32) -> Process {
-        // SAFETY: the call takes numbers only.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        // SAFETY: the descriptor is new, and nothing else owns it.
-        let descriptor = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
-        Process { pid, descriptor }
-    }
-
-    /// Checks whether the process has not ended. Without a descriptor, a later process with its number counts too.
-    #[must_use]
-    pub fn is_alive(&self) -> bool {
-        let Some(descriptor) = &self.descriptor else {
-            // SAFETY: signal 0 is not delivered.
-            let there = unsafe { libc::kill(self.pid, 0) } == 0;
-            return there || last().raw_os_error() == Some(libc::EPERM);
-        };
-        let mut wish =
-            libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: the call takes one record and does not wait.
-        unsafe { libc::poll(&mut wish, 1, 0) <= 0 }
-    }
-}
-
 /// Returns this process's real user, which the kernel compares.
 pub(crate) fn own_uid() -> u32 {
     // SAFETY: the call has no preconditions.
     unsafe { libc::getuid() }
+}
+
+/// Returns a new descriptor for the file that process `pid` has open as `number`. `pidfd_getfd` requires the same right as reading
+/// that process's memory.
+pub(crate) fn descriptor_of(pid: i32, number: i32) -> io::Result<OwnedFd> {
+    let owned = |fd: RawFd| {
+        // SAFETY: the descriptor is new, and nothing else owns it.
+        unsafe { OwnedFd::from_raw_fd(fd) }
+    };
+    // SAFETY: the call takes numbers only.
+    let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let mut error = last();
+    if process >= 0 {
+        let process = owned(process as RawFd);
+        // SAFETY: the call takes numbers only.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) };
+        if fd >= 0 {
+            return Ok(owned(fd as RawFd));
+        }
+        error = last();
+    }
+    // The calls fail as forbidden before Linux 5.6, or if a filter forbids them.
+    if !is_forbidden(&error) {
+        return Err(error);
+    }
+    let path = format!("/proc/{pid}/fd/{number}");
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path);
+    file.map(OwnedFd::from).map_err(|_| error)
 }
 
 #[cfg(test)]

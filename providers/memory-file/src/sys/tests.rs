@@ -9,10 +9,12 @@ fn a_process_is_alive_until_it_has_ended() {
     let pid = child.id() as i32;
     let (told, by_number) = (Process::open(pid), Process { pid, descriptor: None });
     assert!(told.descriptor.is_some(), "every kernel that is tested has it");
+    let space = AddressSpace::open(pid).unwrap();
+    assert!(space.is_in_use());
     assert!(told.is_alive() && by_number.is_alive());
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
-    assert!(!told.is_alive() && !by_number.is_alive());
+    assert!(!told.is_alive() && !by_number.is_alive() && !space.is_in_use());
 }
 
 /// Returns a memory file with these `flags`, sealed against changes of its size.
