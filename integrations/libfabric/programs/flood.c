@@ -143,8 +143,8 @@ static void killed(pid_t peer, const uint8_t *name) {
         entry = next();
         failed += entry.err != 0;
     }
-    /* The last thousand messages waited in this process. */
-    EXPECT(failed >= 1000);
+    /* The last 1024 messages waited in this process. A grant of 256 KiB that was on its way has released 228 of them. */
+    EXPECT(failed >= 1024 - 228);
 }
 
 int main(void) {

@@ -23,6 +23,10 @@ const UNTIL_PROGRESS: u32 = 256;
 /// with zeros before.
 const TOGETHER: [usize; 2] = [64, 256];
 
+/// The length from which a message is a rendezvous message, if a transport reads the memory of other processes: one copy by the
+/// kernel is faster than two through the transport's buffers.
+const ONE_COPY: usize = 32 << 10;
+
 /// A message to be sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
@@ -77,6 +81,13 @@ fn join<'a>(buffer: &'a mut [u8], data: u64, bytes: &[u8]) -> &'a [u8] {
     before.copy_from_slice(&data.to_le_bytes());
     rest.copy_from_slice(bytes);
     together
+}
+
+/// Checks whether a message of at least [`ONE_COPY`] bytes is read from its own memory.
+#[cold]
+fn is_copied_once(endpoint: &Endpoint, message: &Outgoing) -> Result<bool, PostError> {
+    let is_in_place = message.flags & FI_INJECT == 0 && message.buf.is_one_piece();
+    Ok(is_in_place && endpoint.eager_limit()? < ONE_COPY)
 }
 
 impl Ep {
@@ -247,12 +258,13 @@ impl Ep {
         self.todo.set(true);
     }
 
-    /// Checks whether a message is acknowledged, or longer than the lane carries.
+    /// Checks whether a message is acknowledged, longer than the lane carries, or copied once.
     #[inline]
     fn is_headed(&self, endpoint: &Endpoint, message: &Outgoing) -> Result<bool, PostError> {
-        let most = endpoint.max_message()?;
+        let (most, len) = (endpoint.max_message()?, message.buf.len());
         let delivered = message.flags & FI_DELIVERY_COMPLETE != 0;
-        Ok(delivered || message.buf.len().saturating_add(8) > most)
+        let is_long = len.saturating_add(8) > most;
+        Ok(delivered || is_long || (len >= ONE_COPY && is_copied_once(endpoint, message)?))
     }
 
     /// Posts a message to a peer that is resolved. The registrations are those of a message that is not copied.
@@ -323,8 +335,12 @@ impl Ep {
             options = options.delivered();
         }
         let len = message.buf.len();
+        let once = len >= ONE_COPY && is_copied_once(endpoint, message)?;
+        if once {
+            options = options.rendezvous();
+        }
         // The head of an acknowledged message takes at most 48 bytes.
-        let is_short = len.saturating_add(48) <= endpoint.max_message()?;
+        let is_short = !once && len.saturating_add(48) <= endpoint.max_message()?;
         if let Some(bytes) = bytes.filter(|_| is_short || message.flags & FI_INJECT != 0) {
             return Ok((endpoint.send_with(id, header, bytes, &options)?, Regions::default()));
         }
