@@ -41,7 +41,12 @@ use core::ffi::c_void;
 use tieline_libfabric_abi::{fi_provider, version};
 
 /// The version of the provider: that of Tieline.
-pub(crate) const VERSION: u32 = version(0, 1);
+pub(crate) const VERSION: u32 = version(0, 2);
+
+const _: () = assert!(
+    matches!(env!("CARGO_PKG_VERSION_MINOR").as_bytes(), b"2"),
+    "VERSION is not that of Tieline"
+);
 
 /// The record that libfabric keeps. libfabric writes to its `context`.
 struct Provider(UnsafeCell<fi_provider>);
