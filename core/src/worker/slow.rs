@@ -87,6 +87,12 @@ impl Slow {
         self.interfaces.iter().map(|(index, _)| *index).collect()
     }
 
+    /// Makes no poll late until the next one.
+    #[cfg(test)]
+    pub(super) fn is_in_time(&self) {
+        self.polled_at.set(Duration::MAX);
+    }
+
     #[cfg(test)]
     pub(super) fn was_polled_long_ago(&self) {
         self.polled_at.set(coarse_clock().saturating_sub(LATE));
