@@ -1,6 +1,6 @@
 //! Progress: dispatching the events of polls, and advancing queued operations.
 
-use super::abi::{Hand, Running, Turn};
+use super::abi::{Hand, Polls, Running, Turn};
 use super::inner::{Handler, set_handler};
 use super::rounds::EACH;
 use super::wireup_transports::TRANSPORT_COOKIE;
@@ -47,19 +47,32 @@ impl WorkerState {
         if !self.shared.same_process() {
             return 0;
         }
-        let (mut turn, mut count) = (running.turn(), 0);
-        if self.left_over.is_there() {
-            count += self.hand_on_left_over(&mut turn);
+        match running.turn().polls(&self.left_over) {
+            Some(mut polls) => self.poll_all(&mut polls),
+            None => self.progress_behind_left_over(running),
         }
-        let Some(mut polls) = turn.polls(&self.left_over) else { return count };
+    }
+
+    /// Makes progress after the backlog that a panicked handler left.
+    #[cold]
+    fn progress_behind_left_over(self: &Rc<Self>, mut running: Running<'_>) -> usize {
+        let mut turn = running.turn();
+        let count = self.hand_on_left_over(&mut turn);
+        let polls = turn.polls(&self.left_over);
+        count + polls.map_or(0, |mut polls| self.poll_all(&mut polls))
+    }
+
+    /// Polls the interfaces whose turn it is, and does the pending work.
+    #[inline(always)] // inlined into `progress_by_polls`
+    fn poll_all(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
         let only = self.only.get();
-        count += match self.shared.interfaces.get(only) {
-            Some(slot) => self.poll((only, slot), &mut polls),
-            None => self.poll_several(&mut polls),
+        let mut count = match self.shared.interfaces.get(only) {
+            Some(slot) => self.poll((only, slot), polls),
+            None => self.poll_several(polls),
         };
         let left = self.slow_in.get();
         match left % EACH {
-            0 => count += self.poll_others(left, count > 0, &mut polls),
+            0 => count += self.poll_others(left, count > 0, polls),
             _ => self.slow_in.set(left - 1),
         }
         if self.shared.has_work.get() {
