@@ -173,12 +173,14 @@ class Far:
         with tempfile.NamedTemporaryFile("w", delete=False) as wrapper:
             inside = f"ip netns exec {network} " if network else ""
             wrapper.write(f'#!/bin/sh\nexec {inside}{sys.executable} "$@"\n')
-        os.chmod(wrapper.name, 0o700)
-        spawn.set_executable(wrapper.name)
-        self.process.start()
-        other.close()
-        self.pid = self.result()
-        os.remove(wrapper.name)
+        try:
+            os.chmod(wrapper.name, 0o700)
+            spawn.set_executable(wrapper.name)
+            self.process.start()
+            other.close()
+            self.pid = self.result()
+        finally:
+            os.remove(wrapper.name)
 
     def result(self):
         worked, value = self.pipe.recv()

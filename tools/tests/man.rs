@@ -1,7 +1,7 @@
 //! Tests of the man pages: they must be those that the program writes, and the man program must report no warning. Shells must
 //! accept the completions that the program writes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const PAGES: [&str; 8] = [
@@ -15,14 +15,21 @@ const PAGES: [&str; 8] = [
     "tieline-run",
 ];
 
-fn committed() -> std::path::PathBuf {
+fn committed() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/man")
+}
+
+/// Makes an empty folder among the build's files, where a failed test leaves it.
+fn empty_folder(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
 }
 
 #[test]
 fn the_pages_are_fresh_and_complete() {
-    let dir = std::env::temp_dir().join(format!("tieline-man-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
+    let dir = empty_folder("pages");
     let written =
         Command::new(env!("CARGO_BIN_EXE_tieline")).arg("man").arg(&dir).status().unwrap();
     assert!(written.success());
@@ -33,7 +40,6 @@ fn the_pages_are_fresh_and_complete() {
             std::fs::read_to_string(committed().join(format!("{page}.1"))).unwrap_or_default();
         assert!(fresh == ours, "{page}.1 is stale: write it with `tieline man packaging/man`");
     }
-    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]
@@ -54,8 +60,7 @@ fn the_pages_render_without_a_warning() {
 
 #[test]
 fn completions_offer_what_a_person_types_and_bash_completes_with_them() {
-    let dir = std::env::temp_dir().join(format!("tieline-completions-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
+    let dir = empty_folder("completions");
     let mut tieline = Command::new(env!("CARGO_BIN_EXE_tieline"));
     assert!(tieline.arg("completions").arg(&dir).status().unwrap().success());
     for name in ["tieline", "_tieline", "tieline.fish"] {
@@ -81,5 +86,4 @@ fn completions_offer_what_a_person_types_and_bash_completes_with_them() {
             assert_eq!(completed(&["tieline", "info", "--wh"]).unwrap(), "--why");
         }
     }
-    std::fs::remove_dir_all(&dir).unwrap();
 }

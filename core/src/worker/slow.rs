@@ -2,8 +2,8 @@
 //!
 //! Progress polls such an interface in every call for a while after it had an event, and otherwise at intervals. Each interface
 //! counts for itself, so one with events costs no polls of the others. While the interfaces without system calls have events, only
-//! every eighth call polls an interface that needs one. The intervals are numbers of calls; for a program with few calls, they are
-//! shortened to some tens of milliseconds.
+//! every eighth call polls an interface that needs one. The intervals are numbers of calls. For a program with few calls, the first
+//! one ends after at most 64 calls, and the next ones have 8 or 16.
 
 use super::WorkerState;
 use super::abi::Polls;
