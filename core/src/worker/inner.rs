@@ -5,9 +5,8 @@ use super::announced::Announcements;
 use super::arrivals::{Doubt, PeerEvent};
 use super::delivering::Deliveries;
 use super::notices::Notices;
-use super::rounds::Rounds;
+use super::schedule::Schedule;
 use super::shown::Shown;
-use super::slow::Slow;
 use super::threads::Signal;
 use super::watched::Watched;
 use super::wireup_transports::{Opening, WireupTransports};
@@ -60,17 +59,8 @@ pub(crate) struct WorkerState {
     /// Endpoints whose peer, by its number, has answered over a module without circuits, each at the place of its index. The number
     /// of a peer stays the same worker's.
     pub(super) answering: [Cell<Option<(Id, u32)>>; 8],
-    /// The interfaces that need no system call for a poll: those that every progress call polls, and the idle ones.
-    pub(super) fast: Rounds,
-    pub(super) slow: Slow,
-    /// The only active interface of `fast`, or an impossible index.
-    pub(super) only: Cell<usize>,
-    /// The number of progress calls until the slow interfaces are polled or tasks are checked.
-    pub(super) slow_in: Cell<u32>,
-    /// The number of progress calls between the next two polls of quiet slow interfaces.
-    pub(super) pause: Cell<u32>,
-    /// The number of further progress calls, after the next check for tasks, until the slow interfaces are polled.
-    pub(super) behind_tasks: Cell<u32>,
+    /// Which interfaces a progress call polls.
+    pub(super) schedule: Schedule,
     pub(super) timer: Timer,
     pub(super) wiring: Wiring,
     pub(super) services: RefCell<Services<Listener>>,
@@ -243,7 +233,7 @@ impl WorkerState {
         };
         // The progress thread's worker holds no lease on the thread itself.
         let shown = Shown::new(core.live_page(), lease.is_none());
-        let (fast, slow) = (Rounds::of(polled(false).into_iter()), Slow::of(polled(true)));
+        let schedule = Schedule::of(polled(false), polled(true));
         let shared = Rc::new(Shared::new(core.clone(), lease, id, interfaces)?);
         let inner = WorkerState {
             closed: Cell::new(false),
@@ -258,12 +248,7 @@ impl WorkerState {
             doubted: RefCell::default(),
             peers: RefCell::default(),
             answering: Default::default(),
-            fast,
-            slow,
-            only: Cell::new(usize::MAX),
-            slow_in: Cell::new(0),
-            pause: Cell::new(1),
-            behind_tasks: Cell::new(0),
+            schedule,
             timer,
             wiring,
             services,

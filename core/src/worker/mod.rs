@@ -28,9 +28,9 @@ mod peers;
 mod polling;
 mod progress;
 mod rounds;
+mod schedule;
 pub(crate) mod services;
 mod shown;
-mod slow;
 mod status;
 mod taking;
 #[cfg(test)]

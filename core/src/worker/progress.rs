@@ -65,15 +65,15 @@ impl WorkerState {
     /// Polls the interfaces whose turn it is, and does the pending work.
     #[inline(always)] // inlined into `progress_by_polls`
     fn poll_all(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
-        let only = self.only.get();
+        let only = self.schedule.only();
         let mut count = match self.shared.interfaces.get(only) {
             Some(slot) => self.poll((only, slot), polls),
             None => self.poll_several(polls),
         };
-        let left = self.slow_in.get();
+        let left = self.schedule.left();
         match left % EACH {
             0 => count += self.poll_others(left, count > 0, polls),
-            _ => self.slow_in.set(left - 1),
+            _ => self.schedule.count(left),
         }
         if self.shared.has_work.get() {
             count += self.work();

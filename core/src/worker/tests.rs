@@ -1,6 +1,6 @@
 //! Tests of a worker whose interfaces, providers or peers fail or disappear.
 
-use super::slow::{FIRST_PAUSE, HOT};
+use super::schedule::{FIRST_PAUSE, HOT};
 use super::*;
 use crate::rank::ModuleRef;
 use crate::sys::ends_in_forked_child;
@@ -225,9 +225,9 @@ fn only_interfaces_without_system_calls_are_polled_in_every_call() {
     let worker = context.worker().unwrap();
     let slots = &worker.inner.shared.interfaces;
     assert!(slots.iter().any(|slot| &*slot.path == "shm-cma/copy"), "it brings nothing");
-    let fast = worker.inner.fast.awake().iter().map(|place| &*slots[place.get()].path);
+    let fast = worker.inner.schedule.awake().map(|index| &*slots[index].path);
     assert_eq!(fast.collect::<Vec<_>>(), ["shm/ring"]);
-    assert_eq!(worker.inner.slow.interfaces(), [] as [usize; 0]);
+    assert_eq!(worker.inner.schedule.slow_interfaces(), [] as [usize; 0]);
 }
 
 #[test]
@@ -237,8 +237,8 @@ fn quiet_slow_interface_is_polled_less_and_less_often() {
     let polls_in = |calls: u32| {
         let is_due = |_: &u32| {
             // The test's thread may be stopped for longer than the time after which a poll is late.
-            worker.inner.slow.is_in_time();
-            let due = worker.inner.slow_in.get() == 0;
+            worker.inner.schedule.is_in_time();
+            let due = worker.inner.schedule.left() == 0;
             assert_eq!(worker.progress(), 0);
             due
         };
@@ -249,13 +249,13 @@ fn quiet_slow_interface_is_polled_less_and_less_often() {
     let (some, later) = (polls_in(16 * FIRST_PAUSE), polls_in(256 * FIRST_PAUSE));
     assert!(some <= 16 && (1..=16).contains(&later), "{some} and then {later}");
     // A program that has not called for long need not make thousands of calls until the next poll.
-    while worker.inner.slow_in.get() < 1000 {
+    while worker.inner.schedule.left() < 1000 {
         let _ = worker.progress();
     }
-    let (before, calls) = (worker.inner.slow_in.get(), 2 * WATCH_CALLS);
-    worker.inner.slow.was_polled_long_ago();
+    let (before, calls) = (worker.inner.schedule.left(), 2 * WATCH_CALLS);
+    worker.inner.schedule.was_polled_long_ago();
     (0..calls).for_each(|_| assert_eq!(worker.progress(), 0));
-    assert!(worker.inner.slow_in.get() < before - calls, "no poll came earlier");
+    assert!(worker.inner.schedule.left() < before - calls, "no poll came earlier");
 }
 
 #[test]

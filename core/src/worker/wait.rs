@@ -288,9 +288,7 @@ impl WorkerState {
 
     /// Makes the next progress call poll every interface.
     pub(crate) fn look_at_all(&self) {
-        self.slow_in.set(0);
-        self.behind_tasks.set(0);
-        self.slow.all_are_due();
+        self.schedule.all_are_due();
     }
 
     /// Prepares a sleep. `soon`: the application has to call again within this time.

@@ -55,7 +55,7 @@ fn operation_ended_just_before_sleep_is_not_shown_as_waiting() {
     // The next text is not due for a second, and no progress call counts the open operations.
     worker.inner.shown.publisher.text_took(u64::MAX);
     while worker.inner.shared.ops.borrow().open_count() > 0 || !worker.arm().unwrap() {
-        worker.inner.slow_in.set(u32::MAX);
+        worker.inner.schedule.set_left(u32::MAX);
         let _ = (receiver.progress(), worker.progress());
     }
     let status = context.status();
