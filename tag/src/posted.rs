@@ -114,10 +114,15 @@ impl Posted {
         if self.passed == 0 {
             // Most programs post receives in the order of arrival, and then the first one matches.
             let place = self.fresh.first();
-            if self.slab.get(place)?.fits(source, tag) {
-                let entry = self.slab.remove(place);
-                self.fresh.close(&mut self.slab, 0, entry.link);
-                return Some(entry.receive(place));
+            if place == NONE {
+                return None;
+            }
+            let first = self.slab.remove_if(place, |entry| {
+                entry.fits(source, tag).then(|| (entry.receive(place), entry.link))
+            });
+            if let Some((receive, link)) = first {
+                self.fresh.close(&mut self.slab, 0, link);
+                return Some(receive);
             }
         }
         self.search(hash, source, tag)

@@ -76,9 +76,10 @@ impl<E> Slab<E> {
         let Some(slot) = chunk.slot_mut(at) else {
             unreachable!("the list of chunks with room names one without memory")
         };
-        let Slot::Free(next) = std::mem::replace(slot, Slot::Used(entry)) else {
+        let Slot::Free(next) = *slot else {
             unreachable!("the list of free places names an entry")
         };
+        *slot = Slot::Used(entry);
         chunk.free = next;
         chunk.used += 1;
         if chunk.used == CHUNK {
@@ -131,6 +132,32 @@ impl<E> Slab<E> {
         else {
             unreachable!("a list names a place without an entry")
         };
+        self.freed(number, place);
+        entry
+    }
+
+    /// Removes the entry of a place if `pick` returns a value, and returns that value.
+    #[inline]
+    pub(crate) fn remove_if<R>(
+        &mut self,
+        place: u32,
+        pick: impl FnOnce(&E) -> Option<R>,
+    ) -> Option<R> {
+        let number = place / CHUNK;
+        let chunk = self.chunks.get_mut(number as usize)?;
+        let free = Slot::Free(chunk.free);
+        let slot = chunk.slot_mut(place)?;
+        let Slot::Used(entry) = &*slot else { return None };
+        let picked = pick(entry)?;
+        *slot = free;
+        self.freed(number, place);
+        Some(picked)
+    }
+
+    /// Records that an entry of a chunk was removed.
+    #[inline]
+    fn freed(&mut self, number: u32, place: u32) {
+        let chunk = &mut self.chunks[number as usize];
         chunk.free = place % CHUNK;
         chunk.used -= 1;
         self.len -= 1;
@@ -139,7 +166,6 @@ impl<E> Slab<E> {
             left if left == CHUNK - 1 => self.link(number),
             _ => {}
         }
-        entry
     }
 
     /// Iterates over all entries, ordered by place.

@@ -76,19 +76,34 @@ enum Kept {
 
 type Room = (Rc<Region>, Range<usize>);
 
-/// A receive and its message, or a sent message.
+/// A receive and its message, or a sent message. Its default state is that of a free number.
 #[derive(Default)]
 struct Transfer {
     message: Received,
-    /// The receive, while it waits for a message.
-    id: Option<ReceiveId>,
-    /// The destination, if the application has registered one.
-    into: Option<Room>,
+    memory: Memory,
+    stage: Stage,
+}
+
+/// The memory of a transfer.
+#[derive(Default)]
+enum Memory {
+    #[default]
+    None,
+    /// The destination that the application has registered.
+    Room(Room),
     /// The runtime's buffer, while the library reads from it or writes to it.
-    lent: Option<Region>,
-    has_ended: bool,
-    /// The error, if the transfer has failed.
-    failure: Option<Box<Error>>,
+    Lent(Region),
+}
+
+#[derive(Default)]
+enum Stage {
+    #[default]
+    Free,
+    /// The receive waits for a message.
+    Posted(ReceiveId),
+    Moving,
+    Ended,
+    Failed(Box<Error>),
 }
 
 #[derive(Default)]
@@ -232,7 +247,12 @@ impl Runtime {
         if sent.is_done() {
             return Ok(Sending(None));
         }
-        let (number, _) = self.state.transfers.borrow_mut().add();
+        let number = {
+            let mut transfers = self.state.transfers.borrow_mut();
+            let (number, transfer) = transfers.add();
+            transfer.stage = Stage::Moving;
+            number
+        };
         self.worker.track(sent, number as u64)?;
         Ok(Sending(Some(number)))
     }
@@ -278,24 +298,26 @@ impl Runtime {
     #[inline]
     fn receive_any(&self, pattern: Pattern, into: Option<Part<'_>>) -> Result<Receiving, Error> {
         let state = &self.state;
-        let number = {
-            let mut transfers = state.transfers.borrow_mut();
-            let (number, transfer) = transfers.add();
-            transfer.into = into.map(|(region, range)| (region.clone(), range));
-            number
+        let mut transfers = state.transfers.borrow_mut();
+        let (number, transfer) = transfers.add();
+        if let Some((region, range)) = into {
+            transfer.memory = Memory::Room((region.clone(), range));
+        }
+        let message = match state.matcher.borrow_mut().post(pattern, number as u64) {
+            Post::Waiting(id) => {
+                transfer.stage = Stage::Posted(id);
+                return Ok(Receiving(number));
+            }
+            Post::Matched(message) => message,
         };
-        let post = state.matcher.borrow_mut().post(pattern, number as u64);
-        match post {
-            Post::Waiting(id) => _ = state.transfer(number)?.id.insert(id),
-            Post::Matched(message) => {
-                let from = (message.source as usize, message.tag);
-                match message.payload {
-                    Kept::Bytes(kept) => state.got(number, from, kept.payload())?,
-                    Kept::Announced(what) => {
-                        state.announced(number, from, what)?;
-                        let _ = self.advance()?;
-                    }
-                }
+        transfer.stage = Stage::Moving;
+        drop(transfers);
+        let from = (message.source as usize, message.tag);
+        match message.payload {
+            Kept::Bytes(kept) => state.got(number, from, kept.payload())?,
+            Kept::Announced(what) => {
+                state.announced(number, from, what)?;
+                let _ = self.advance()?;
             }
         }
         Ok(Receiving(number))
@@ -310,19 +332,11 @@ impl Runtime {
     }
 
     fn waited(&self, number: usize) -> Result<Received, Error> {
-        let has_ended = || self.state.transfer(number).is_ok_and(|transfer| transfer.has_ended);
+        let has_ended = || self.state.has_ended(number);
         if !has_ended() {
             self.until(|moved| moved && has_ended())?;
         }
-        let mut transfers = self.state.transfers.borrow_mut();
-        let transfer = transfers.get_mut(number).ok_or(Status::Invalid)?;
-        if let Some(failure) = transfer.failure.take() {
-            transfers.free(number);
-            return Err(*failure);
-        }
-        let message = std::mem::take(&mut transfer.message);
-        transfers.free(number);
-        Ok(message)
+        self.state.take_ended(number)
     }
 
     /// Cancels a receive that has no message. If the receive has a message, returns the receive as the error.
@@ -330,11 +344,12 @@ impl Runtime {
     /// # Errors
     /// Returns the receive, for which the caller must wait.
     pub fn cancel(&self, receiving: Receiving) -> Result<(), Receiving> {
-        let Ok(Some(id)) = self.state.transfer(receiving.0).map(|transfer| transfer.id) else {
-            return Err(receiving);
-        };
-        let _ = self.state.matcher.borrow_mut().cancel(id);
-        self.state.transfers.borrow_mut().free(receiving.0);
+        let mut transfers = self.state.transfers.borrow_mut();
+        let Some(transfer) = transfers.get_mut(receiving.0) else { return Err(receiving) };
+        let Stage::Posted(id) = &transfer.stage else { return Err(receiving) };
+        let _ = self.state.matcher.borrow_mut().cancel(*id);
+        *transfer = Transfer::default();
+        transfers.free(receiving.0);
         Ok(())
     }
 
@@ -448,21 +463,23 @@ impl Runtime {
     /// Records that a sent message was received, or that a received message is complete.
     fn ended(&self, number: u64) -> Result<(), Error> {
         let mut transfer = self.state.transfer(number as usize)?;
-        match transfer.lent.take().map(Region::into_buffer) {
-            None => transfer.into = None,
-            Some(Ok(buffer)) => transfer.message.bytes = buffer.into_vec(),
-            // Making progress lets peers' devices drop their access.
-            Some(Err(not)) if not.error.status() == Status::Busy => {
-                transfer.lent = Some(not.region);
-                self.leaving.borrow_mut().push(number);
-                return Ok(());
-            }
-            Some(Err(not)) => {
-                drop(transfer);
-                return Err(self.state.lost(number, not.into()));
-            }
+        match std::mem::take(&mut transfer.memory) {
+            Memory::None | Memory::Room(_) => {}
+            Memory::Lent(region) => match region.into_buffer() {
+                Ok(buffer) => transfer.message.bytes = buffer.into_vec(),
+                // Making progress lets peers' devices drop their access.
+                Err(not) if not.error.status() == Status::Busy => {
+                    transfer.memory = Memory::Lent(not.region);
+                    self.leaving.borrow_mut().push(number);
+                    return Ok(());
+                }
+                Err(not) => {
+                    drop(transfer);
+                    return Err(self.state.lost(number, not.into()));
+                }
+            },
         }
-        transfer.has_ended = true;
+        transfer.stage = Stage::Ended;
         Ok(())
     }
 
@@ -471,13 +488,13 @@ impl Runtime {
         let mut transfer = self.state.transfer(number)?;
         let len = what.len();
         transfer.message.len = len;
-        let taken = match &transfer.into {
-            Some((into, range)) => what.receive_into(into, part(range, len)?),
-            None => {
-                let buffer = || self.context.register_transient(vec![0; len]);
-                let lent = transfer.lent.take().map_or_else(buffer, Ok)?;
-                what.receive_into(transfer.lent.insert(lent), 0..len)
-            }
+        if let Memory::None = transfer.memory {
+            transfer.memory = Memory::Lent(self.context.register_transient(vec![0; len])?);
+        }
+        let taken = match &transfer.memory {
+            Memory::Room((into, range)) => what.receive_into(into, part(range, len)?),
+            Memory::Lent(lent) => what.receive_into(lent, 0..len),
+            Memory::None => return Err(Status::Invalid.into()),
         };
         match taken {
             Ok(outcome) => self.worker.track(&outcome, number as u64).map(|()| None),
@@ -524,7 +541,7 @@ impl State {
     /// Records that a transfer has failed, and returns the error.
     fn lost(&self, number: u64, error: Error) -> Error {
         if let Ok(mut transfer) = self.transfer(number as usize) {
-            (transfer.has_ended, transfer.failure) = (true, Some(Box::new(error.clone())));
+            transfer.stage = Stage::Failed(Box::new(error.clone()));
         }
         error
     }
@@ -556,28 +573,57 @@ impl State {
     fn announced(&self, number: usize, from: (usize, u64), what: Rendezvous) -> Result<(), Error> {
         let mut transfer = self.transfer(number)?;
         (transfer.message.source, transfer.message.tag) = from;
-        transfer.id = None;
+        transfer.stage = Stage::Moving;
         self.stirred.set(true);
         self.due.borrow_mut().push_back((number, what));
         Ok(())
     }
 
+    #[inline(always)] // inlined into `arrived`
     fn got(&self, number: usize, from: (usize, u64), payload: &[u8]) -> Result<(), Error> {
         let transfer = &mut *self.transfer(number)?;
         let Received { source, tag, len, bytes } = &mut transfer.message;
         (*source, *tag, *len) = (from.0, from.1, payload.len());
-        (transfer.id, transfer.has_ended) = (None, true);
+        transfer.stage = Stage::Ended;
         self.stirred.set(true);
-        if let Some((into, range)) = transfer.into.take() {
+        if let Memory::Room((into, range)) = std::mem::take(&mut transfer.memory) {
             return into.write(part(&range, payload.len())?.start, payload);
         }
         bytes.extend_from_slice(payload);
         Ok(())
     }
 
+    #[inline]
+    fn has_ended(&self, number: usize) -> bool {
+        let transfers = self.transfers.borrow();
+        matches!(transfers.get(number), Some(one) if matches!(one.stage, Stage::Ended | Stage::Failed(_)))
+    }
+
+    /// Frees a transfer that has ended, and returns its message or its error.
+    #[inline(always)] // inlined into `waited`
+    fn take_ended(&self, number: usize) -> Result<Received, Error> {
+        let transfers = &mut *self.transfers.borrow_mut();
+        let transfer = transfers.get_mut(number).ok_or(Status::Invalid)?;
+        match transfer.stage {
+            Stage::Ended => transfer.stage = Stage::Free,
+            _ => match std::mem::take(transfer).stage {
+                Stage::Failed(error) => {
+                    transfers.free(number);
+                    return Err(*error);
+                }
+                _ => return Err(Status::Invalid.into()),
+            },
+        }
+        let message = std::mem::take(&mut transfer.message);
+        transfers.free(number);
+        Ok(message)
+    }
+
     fn transfer(&self, number: usize) -> Result<RefMut<'_, Transfer>, Error> {
         let transfers = self.transfers.borrow_mut();
-        RefMut::filter_map(transfers, |all| all.get_mut(number)).map_err(|_| Status::Invalid.into())
+        let used = |one: &&mut Transfer| !matches!(one.stage, Stage::Free);
+        RefMut::filter_map(transfers, |all| all.get_mut(number).filter(used))
+            .map_err(|_| Status::Invalid.into())
     }
 }
 
