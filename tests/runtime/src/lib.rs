@@ -13,12 +13,11 @@
 //! * Handlers only match messages and receives. The resulting posts are made between progress calls, where they can be retried.
 
 mod collectives;
-mod slots;
+mod transfers;
 mod window;
 
 pub use window::Window;
 
-use slots::Slots;
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -28,7 +27,8 @@ use tieline::{
     Context, Endpoint, Error, Job, KeptMessage, Message, Outcome, PeerId, PostError, Region,
     Rendezvous, SendOptions, Status, Worker,
 };
-use tieline_tag::{Arrival, Matcher, Pattern, Post, ReceiveId};
+use tieline_tag::{Arrival, Matcher, Pattern, Post};
+use transfers::{Memory, Stage, Transfer, Transfers};
 
 /// The id of the message whose header is the sender's rank.
 const HELLO: u16 = 1;
@@ -74,45 +74,13 @@ enum Kept {
     Announced(Rendezvous),
 }
 
-type Room = (Rc<Region>, Range<usize>);
-
-/// A receive and its message, or a sent message. Its default state is that of a free number.
-#[derive(Default)]
-struct Transfer {
-    message: Received,
-    memory: Memory,
-    stage: Stage,
-}
-
-/// The memory of a transfer.
-#[derive(Default)]
-enum Memory {
-    #[default]
-    None,
-    /// The destination that the application has registered.
-    Room(Room),
-    /// The runtime's buffer, while the library reads from it or writes to it.
-    Lent(Region),
-}
-
-#[derive(Default)]
-enum Stage {
-    #[default]
-    Free,
-    /// The receive waits for a message.
-    Posted(ReceiveId),
-    Moving,
-    Ended,
-    Failed(Box<Error>),
-}
-
 #[derive(Default)]
 struct State {
     matcher: RefCell<Matcher<Kept>>,
     /// The rank of each peer, by the peer number that this worker has assigned.
     ranks: RefCell<Vec<Option<usize>>>,
     /// The pending transfers, by the word with which they are posted.
-    transfers: RefCell<Slots<Transfer>>,
+    transfers: RefCell<Transfers>,
     /// The messages to receive, in order, each with its receive.
     due: RefCell<VecDeque<(usize, Rendezvous)>>,
     failed: RefCell<Option<Error>>,
@@ -332,11 +300,11 @@ impl Runtime {
     }
 
     fn waited(&self, number: usize) -> Result<Received, Error> {
-        let has_ended = || self.state.has_ended(number);
+        let has_ended = || self.state.transfers.borrow().has_ended(number);
         if !has_ended() {
             self.until(|moved| moved && has_ended())?;
         }
-        self.state.take_ended(number)
+        self.state.transfers.borrow_mut().take_ended(number)
     }
 
     /// Cancels a receive that has no message. If the receive has a message, returns the receive as the error.
@@ -348,7 +316,6 @@ impl Runtime {
         let Some(transfer) = transfers.get_mut(receiving.0) else { return Err(receiving) };
         let Stage::Posted(id) = &transfer.stage else { return Err(receiving) };
         let _ = self.state.matcher.borrow_mut().cancel(*id);
-        *transfer = Transfer::default();
         transfers.free(receiving.0);
         Ok(())
     }
@@ -593,37 +560,9 @@ impl State {
         Ok(())
     }
 
-    #[inline]
-    fn has_ended(&self, number: usize) -> bool {
-        let transfers = self.transfers.borrow();
-        matches!(transfers.get(number), Some(one) if matches!(one.stage, Stage::Ended | Stage::Failed(_)))
-    }
-
-    /// Frees a transfer that has ended, and returns its message or its error.
-    #[inline(always)] // inlined into `waited`
-    fn take_ended(&self, number: usize) -> Result<Received, Error> {
-        let transfers = &mut *self.transfers.borrow_mut();
-        let transfer = transfers.get_mut(number).ok_or(Status::Invalid)?;
-        match transfer.stage {
-            Stage::Ended => transfer.stage = Stage::Free,
-            _ => match std::mem::take(transfer).stage {
-                Stage::Failed(error) => {
-                    transfers.free(number);
-                    return Err(*error);
-                }
-                _ => return Err(Status::Invalid.into()),
-            },
-        }
-        let message = std::mem::take(&mut transfer.message);
-        transfers.free(number);
-        Ok(message)
-    }
-
     fn transfer(&self, number: usize) -> Result<RefMut<'_, Transfer>, Error> {
         let transfers = self.transfers.borrow_mut();
-        let used = |one: &&mut Transfer| !matches!(one.stage, Stage::Free);
-        RefMut::filter_map(transfers, |all| all.get_mut(number).filter(used))
-            .map_err(|_| Status::Invalid.into())
+        RefMut::filter_map(transfers, |all| all.get_mut(number)).map_err(|_| Status::Invalid.into())
     }
 }
 
