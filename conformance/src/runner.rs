@@ -303,16 +303,16 @@ fn meaning(signal: i32) -> &'static str {
 #[must_use]
 pub fn child(words: &[OsString]) -> Option<ExitCode> {
     let (first, rest) = words.split_first()?;
-    let program = std::env::current_exe().ok()?;
+    let program = || std::env::current_exe().ok();
     let result = match (first.to_str()?, rest) {
         (ARGUMENT, [limit, check, path, module @ ..]) if module.len() < 2 => {
             let limit = limit.to_str()?.parse().ok().map(Duration::from_millis)?;
             watch::begin(limit);
             let module = module.first().map_or("", |module| module.to_str().unwrap_or("?"));
-            run_one(check.to_str()?, Path::new(path), module, &program)
+            run_one(check.to_str()?, Path::new(path), module, &program()?)
         }
         (peer::ARGUMENT, [path, module]) => {
-            peer::serve(Path::new(path), module.to_str()?, &program).map(|()| String::new())
+            peer::serve(Path::new(path), module.to_str()?, &program()?).map(|()| String::new())
         }
         _ => return None,
     };

@@ -44,6 +44,12 @@ impl Request {
         Request { shared, id }
     }
 
+    /// Drops the result, which will not be requested any more.
+    #[inline(never)]
+    fn forget(&self) {
+        self.shared.ops.borrow_mut().forget(self.id);
+    }
+
     /// Returns the number of the operation, which its worker uses for no other one. A tracked or counted operation whose request was
     /// dropped can be canceled by it: [`Worker::cancel_by_number`](crate::Worker::cancel_by_number).
     #[must_use]
@@ -59,9 +65,10 @@ impl fmt::Debug for Request {
 }
 
 impl Drop for Request {
+    #[inline(always)] // the drop of a request whose result was taken is a comparison, which the compiler decides
     fn drop(&mut self) {
         if self.id != Id::NONE {
-            self.shared.ops.borrow_mut().forget(self.id);
+            self.forget();
         }
     }
 }

@@ -20,12 +20,18 @@ use std::time::Duration;
 use tieline_plugin_api::process::Mark;
 use tieline_plugin_api::{Failure, Status};
 
-/// Returns sixteen random bytes: the id of a context or a worker.
+/// Returns sixteen random bytes: the id of a worker.
 pub(crate) fn random_id() -> Result<[u8; 16], Error> {
-    let mut id = [0; 16];
-    tieline_net::random(&mut id)
-        .map_err(|e| Failure::from_io("random numbers from the kernel", &e))?;
+    let [id] = random_ids()?;
     Ok(id)
+}
+
+/// Returns ids of sixteen random bytes each, for example those of a context and its first worker.
+pub(crate) fn random_ids<const N: usize>() -> Result<[[u8; 16]; N], Error> {
+    let mut ids = [[0; 16]; N];
+    tieline_net::random(ids.as_flattened_mut())
+        .map_err(|e| Failure::from_io("random numbers from the kernel", &e))?;
+    Ok(ids)
 }
 
 /// Returns the time by a clock that is cheap to read and advances every few milliseconds. Its origin is arbitrary.

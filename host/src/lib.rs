@@ -6,7 +6,7 @@
 //! 2. the file's header (`elf`) and identity (`note`, `abi`)
 //! 3. the filters
 //! 4. the paths that the note requires: a provider without its device is recorded as not used
-//! 5. the parts of the file on which the loader relies (`elf`)
+//! 5. the parts of the file on which the loader relies (`elf`), unless a trial of the same state of the file has succeeded
 //! 6. a trial in a child process (`probe`), if this process can use the loader (`static`, `fork`). Files of the system directory
 //!    and files that are loaded already are not tried
 //! 7. the loader (`dlopen`, `symbol`)
@@ -144,10 +144,16 @@ fn search_in(
                 let (expected, found) = ("its device".to_string(), reason.to_string());
                 return Err((load::NO_DEVICE, Unfit { expected, found }));
             }
-            identity::check_structure(&examined.checked.file)?;
+            let meta = &examined.checked.meta;
+            let known = (!candidate.system).then(|| probe::kept(meta, mode, &trust)).flatten();
+            // A trial of the same state of the file followed the check of its structure.
+            let is_known = known.as_ref().is_some_and(|answer| answer.fault.is_none());
+            if !is_known {
+                identity::check_structure(&examined.checked.file)?;
+            }
             drop(load::begin()?);
-            if !candidate.system {
-                probe::check(&candidate.path, &examined.checked.meta, mode, &*settings)?;
+            if !candidate.system && !is_known {
+                probe::check(&candidate.path, meta, mode, known, &*settings)?;
             }
             load::open_file(&candidate.path, &examined.checked, version, &maps, |text| {
                 log.push(name, log_level::WARN, text);

@@ -29,7 +29,7 @@ use std::time::Duration;
 use tieline_explain::Log;
 use tieline_plugin_api::abi::{Declared, ENTRY_SYMBOL, Set};
 use tieline_plugin_api::process::PerProcess;
-use tieline_trial::{Answer, Answers, Cache, FileKey, Key, Unfit, now};
+use tieline_trial::{Answer, Answers, Cache, FileKey, Key, Trust, Unfit, now};
 
 /// The time limit for all steps of a child process together.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -64,35 +64,32 @@ pub(crate) fn end_search() {
     }
 }
 
+/// Returns the kept result of a trial of this state of a file, if there is one that is still valid.
+pub(crate) fn kept(meta: &fs::Metadata, mode: Mode, trust: &Trust) -> Option<Answer> {
+    if mode != Mode::On {
+        return None;
+    }
+    let key = Key::from(FileKey::of(meta));
+    let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let read = || cache().map_or_else(Answers::default, |cache| cache.answers_by(trust));
+    let answers = answers.get_or_insert_with(read);
+    if answers.lacks(&key) {
+        answers.fill_up(read());
+    }
+    answers.valid(&key, now())
+}
+
 /// Checks by a trial, or by the kept result of one, that a process survives loading and starting `path`. If there is neither, or if
 /// this process has loaded the file already, the file passes.
 pub(crate) fn check(
     path: &Path,
     meta: &fs::Metadata,
     mode: Mode,
+    known: Option<Answer>,
     settings: &dyn Settings,
 ) -> Result<(), Refusal> {
-    if mode == Mode::Off {
-        return Ok(());
-    }
-    let key = Key::from(FileKey::of(meta));
-    let now = now();
-    let known = (mode == Mode::On).then(|| {
-        let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
-        let read = || cache().map_or_else(Answers::default, |cache| cache.answers());
-        let answers = answers.get_or_insert_with(read);
-        if answers.lacks(&key) {
-            answers.fill_up(read());
-        }
-        answers.valid(&key, now)
-    });
-    // A question to the loader costs four system calls, and a file that starts needs none.
-    let known = known.flatten();
-    if known.as_ref().is_some_and(|answer| answer.fault.is_none()) {
-        return Ok(());
-    }
     // A file that this process has loaded needs no trial, because the child would call into a copy of the file.
-    if load::is_loaded(path) {
+    if mode == Mode::Off || load::is_loaded(path) {
         return Ok(());
     }
     if let Some(answer) = known {
@@ -103,7 +100,7 @@ pub(crate) fn check(
         return Err(refusal);
     }
     let Some(fault) = fault(trial) else { return Ok(()) };
-    let answer = Answer { fault, at: now };
+    let (key, answer) = (Key::from(FileKey::of(meta)), Answer { fault, at: now() });
     if mode == Mode::On {
         let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
         answers.get_or_insert_default().add(&key, &answer);

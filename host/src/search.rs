@@ -13,7 +13,7 @@ use super::elf::{OpenFile, Windows};
 use super::identity::{self, Identity, Refusal};
 use super::load;
 use super::settings::Settings;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -131,7 +131,7 @@ impl SearchPath {
     pub(crate) fn candidates(self, trust: &Trust) -> (Vec<FoundFile>, Vec<Record>) {
         let mut records = Vec::new();
         let mut candidates = Vec::new();
-        let mut seen = HashSet::new();
+        let mut seen = BTreeSet::new();
         for (directory, kind) in &self.directories {
             let names = match names(directory) {
                 Ok(names) => names,

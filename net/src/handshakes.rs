@@ -87,7 +87,9 @@ impl Handshakes {
             listening: false,
             ready: Vec::new(),
         };
-        handshakes.admission.expect(settings.expected.min(sys::descriptors() / 2));
+        if settings.expected > 0 {
+            handshakes.admission.expect(settings.expected.min(sys::descriptors() / 2));
+        }
         handshakes.open(poller)?;
         Ok(handshakes)
     }
@@ -379,9 +381,9 @@ pub(super) fn listen(at: Listen) -> Result<Vec<Socket>, String> {
     };
     let mut listeners = Vec::new();
     let mut why_not = Vec::new();
+    let start = std::process::id();
     for any in [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)] {
         let mut last = None;
-        let start = std::process::id();
         for port in ports.each(start) {
             match bind(SocketAddr::new(any, port)) {
                 Ok(socket) => {

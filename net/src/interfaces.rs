@@ -44,10 +44,11 @@ pub fn local_addresses(filter: &Filter) -> Result<Vec<LocalAddress>, String> {
     let all = all.map_err(|error| format!("listing network interfaces: {error}"))?;
     // An interface usually has several addresses, and is queried once.
     let mut links: Vec<(&str, (u32, Option<u32>))> = Vec::new();
-    let mut link = |name| {
+    let mut link = |name, loopback| {
         let known = links.iter().find(|known| known.0 == name).map(|known| known.1);
         known.unwrap_or_else(|| {
-            let link = probe.as_ref().map_or((0, None), |probe| sys::link(name, probe.as_fd()));
+            let link = probe.as_ref();
+            let link = link.map_or((0, None), |probe| sys::link(name, loopback, probe.as_fd()));
             links.push((name, link));
             link
         })
@@ -56,7 +57,7 @@ pub fn local_addresses(filter: &Filter) -> Result<Vec<LocalAddress>, String> {
         .iter()
         .filter(|raw| raw.up && filter.allows(&raw.interface, raw.ip))
         .map(|raw| {
-            let (mtu, speed_mbps) = link(&raw.interface);
+            let (mtu, speed_mbps) = link(&raw.interface, raw.loopback);
             LocalAddress {
                 interface: raw.interface.clone(),
                 ip: raw.ip,

@@ -50,18 +50,28 @@ struct Slot<H> {
     hot: H,
 }
 
+/// The length of the arrays is part of their type, so that a place within a page needs no test.
 struct Page<H, C> {
-    slots: Box<[Slot<H>]>,
-    cold: Box<[C]>,
+    slots: Box<[Slot<H>; PAGE]>,
+    cold: Box<[C; PAGE]>,
     free: [u64; PAGE / 64],
     used: usize,
+}
+
+/// Makes the entries of a page, without a copy of them on the stack.
+fn boxed<T>(one: impl Fn() -> T) -> Box<[T; PAGE]> {
+    let all: Box<[T]> = (0..PAGE).map(|_| one()).collect();
+    match all.try_into() {
+        Ok(all) => all,
+        Err(_) => unreachable!("so many entries were made"),
+    }
 }
 
 impl<H: Copy + Default, C: Default> Page<H, C> {
     fn new() -> Page<H, C> {
         Page {
-            slots: vec![Slot::default(); PAGE].into(),
-            cold: (0..PAGE).map(|_| C::default()).collect(),
+            slots: boxed(Slot::default),
+            cold: boxed(C::default),
             free: [u64::MAX; PAGE / 64],
             used: 0,
         }
@@ -212,6 +222,15 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         (page.slots[at].number == id.raw()).then(|| &mut page.cold[at])
     }
 
+    /// Returns both parts of an entry, mutable.
+    pub fn both_mut(&mut self, id: Id) -> Option<(&mut H, &mut C)> {
+        look();
+        let page = self.pages.get_mut(id.place() / PAGE)?.as_mut()?;
+        let at = id.place() % PAGE;
+        let slot = &mut page.slots[at];
+        (slot.number == id.raw()).then(|| (&mut slot.hot, &mut page.cold[at]))
+    }
+
     /// Returns the `C` part of an entry that was inserted just now, so that its number needs no check.
     #[inline(always)]
     pub fn cold_of_new(&mut self, id: Id) -> Option<&mut C> {
@@ -235,7 +254,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
 
     /// Returns all numbers, ordered by place.
     pub fn ids(&self) -> impl Iterator<Item = Id> + '_ {
-        let slots = self.pages.iter().flatten().flat_map(|page| &page.slots);
+        let slots = self.pages.iter().flatten().flat_map(|page| page.slots.iter());
         slots.inspect(|_| look()).filter_map(|slot| Id::from_raw(slot.number))
     }
 

@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
-use tieline_plugin_api::{effective_uid, raised_rights};
+use tieline_plugin_api::raised_rights;
 
 /// The time in seconds for which a negative answer is valid.
 const NO_LASTS_SECONDS: u64 = 24 * 3600;
@@ -116,13 +116,19 @@ impl Cache {
     /// Reads the answers. A cache that cannot be read has none, and malformed lines are skipped.
     #[must_use]
     pub fn read(&self) -> HashMap<Key, Answer> {
-        self.text().unwrap_or_default().lines().filter_map(parse).collect()
+        self.text(&Trust::current_process()).unwrap_or_default().lines().filter_map(parse).collect()
     }
 
     /// Returns the answers, each of which is read when it is looked up.
     #[must_use]
     pub fn answers(&self) -> Answers {
-        Answers { lines: self.text().unwrap_or_default(), ..Answers::default() }
+        self.answers_by(&Trust::current_process())
+    }
+
+    /// Does the same as [`Cache::answers`], with the trust of the caller.
+    #[must_use]
+    pub fn answers_by(&self, trust: &Trust) -> Answers {
+        Answers { lines: self.text(trust).unwrap_or_default(), ..Answers::default() }
     }
 
     /// Returns the answer for this key if it is still valid.
@@ -131,15 +137,16 @@ impl Cache {
         self.answers().valid(key, now())
     }
 
-    fn text(&self) -> Option<String> {
-        let (_, about) = Trust::current_process().target(self.0.parent()?).ok()?;
+    fn text(&self, trust: &Trust) -> Option<String> {
+        let (_, about) = trust.target(self.0.parent()?).ok()?;
         let mut file = fs::OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(&self.0)
             .ok()?;
         let meta = file.metadata().ok()?;
-        if !meta.is_file() || !ours(&meta) || !ours(&about) || meta.len() > MOST_CACHE_BYTES {
+        let is_safe = ours(&meta, trust) && ours(&about, trust);
+        if !meta.is_file() || !is_safe || meta.len() > MOST_CACHE_BYTES {
             return None;
         }
         // A write replaces the file, so its length stays the same.
@@ -152,11 +159,12 @@ impl Cache {
     pub fn add(&self, key: &Key, answer: &Answer) {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let Some(directory) = self.0.parent() else { return };
-        if !is_of_ours(directory) {
+        let trust = Trust::current_process();
+        if !is_of_ours(directory, &trust) {
             return;
         }
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
-        if made.is_err() || !fs::metadata(directory).is_ok_and(|meta| ours(&meta)) {
+        if made.is_err() || !fs::metadata(directory).is_ok_and(|meta| ours(&meta, &trust)) {
             return;
         }
         let mut entries = self.read();
@@ -285,15 +293,15 @@ fn parse(line: &str) -> Option<(Key, Answer)> {
 }
 
 /// Checks whether root or this user owns the file or directory, and neither its group nor others can write it.
-fn ours(meta: &fs::Metadata) -> bool {
-    (meta.uid() == effective_uid() || meta.uid() == 0) && meta.mode() & 0o022 == 0
+fn ours(meta: &fs::Metadata, trust: &Trust) -> bool {
+    trust.is_owned(meta) && meta.mode() & 0o022 == 0
 }
 
 /// Checks whether no other user can redirect the existing part of a path. If root runs a program with another user's HOME (as under
 /// sudo), the cache there is neither read nor written.
-fn is_of_ours(directory: &Path) -> bool {
+fn is_of_ours(directory: &Path, trust: &Trust) -> bool {
     let there = directory.ancestors().find(|part| fs::symlink_metadata(part).is_ok());
-    there.is_some_and(|there| Trust::current_process().follow(there).is_ok())
+    there.is_some_and(|there| trust.follow(there).is_ok())
 }
 
 #[cfg(test)]

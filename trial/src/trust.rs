@@ -34,6 +34,8 @@ pub struct Trust {
     /// The number that stands for all users outside the user namespace, including root of the host, in a process inside one. It is
     /// read when a directory of a third owner is on a path, which is rare.
     outside: OnceLock<Option<u32>>,
+    /// The attributes of `/`, from which every path is followed.
+    top: OnceLock<Metadata>,
 }
 
 /// The reason that a path is refused.
@@ -50,12 +52,12 @@ impl Trust {
     #[must_use]
     pub fn current_process() -> Trust {
         let user = (!raised_rights()).then(effective_uid);
-        Trust { user, outside: OnceLock::new() }
+        Trust { user, outside: OnceLock::new(), top: OnceLock::new() }
     }
 
     #[cfg(test)]
     pub(crate) fn for_user(user: Option<u32>) -> Trust {
-        Trust { user, outside: OnceLock::from(None) }
+        Trust { user, outside: OnceLock::from(None), top: OnceLock::new() }
     }
 
     /// Follows an absolute path through its links, and returns its target. The target itself is not checked: [`Trust::check`] does
@@ -74,7 +76,7 @@ impl Trust {
     pub fn target(&self, path: &Path) -> Result<(PathBuf, Metadata), Obstacle> {
         let mut steps: VecDeque<OsString> = names(path);
         let mut real = PathBuf::from("/");
-        let mut meta = fs::symlink_metadata(&real).map_err(|error| nowhere(&real, &error, None))?;
+        let mut meta = self.top()?;
         let mut links = 0;
         let mut last_link = None;
         while let Some(step) = steps.pop_front() {
@@ -109,6 +111,16 @@ impl Trust {
         Ok((real, meta))
     }
 
+    /// Returns the attributes of `/`, which are read once.
+    fn top(&self) -> Result<Metadata, Obstacle> {
+        if let Some(known) = self.top.get() {
+            return Ok(known.clone());
+        }
+        let top = Path::new("/");
+        let read = fs::symlink_metadata(top).map_err(|error| nowhere(top, &error, None))?;
+        Ok(self.top.get_or_init(|| read).clone())
+    }
+
     /// Checks whether only trusted users can create an entry in this directory, or write this file.
     ///
     /// # Errors
@@ -132,7 +144,7 @@ impl Trust {
         })
     }
 
-    fn is_owned(&self, meta: &Metadata) -> bool {
+    pub(crate) fn is_owned(&self, meta: &Metadata) -> bool {
         meta.uid() == 0 || Some(meta.uid()) == self.user
     }
 

@@ -10,7 +10,7 @@ impl EndpointState {
     pub(crate) fn status(&self) -> (EndpointStatus, Option<Id>) {
         let oldest = self.shared.ops.borrow().oldest_of(self.index);
         let path = |interface: usize| self.shared.interfaces.get(interface).map(|slot| &slot.path);
-        let (address, here) = (&self.address, &self.shared.core.location);
+        let (address, here) = (&self.address, self.shared.core.location());
         let there = &address.location;
         // A value that could not be read is zero, so it is not compared.
         let same_host = there.boot_id != [0; 16]

@@ -156,7 +156,7 @@ impl Core {
     pub(crate) fn assemble(config: Config, extras: Extras) -> Result<Arc<Core>, Error> {
         let config = Arc::new(config);
         let _ = config.secret()?;
-        let id = crate::sys::random_id()?;
+        let [id, first_worker] = crate::sys::random_ids()?;
         let providers = config.selection(vars::PROVIDERS)?;
         let preferences = Preferences::from_config(&config)?;
         let settings = Arc::new(ConfigSettings::new(config.clone(), extras.load_all));
@@ -227,7 +227,7 @@ impl Core {
         }
         // A connection module is used only after it was opened; if it cannot be opened, the composition is repeated without it.
         let mut closed: Vec<String> = Vec::new();
-        let mut tested = Tested::new(crate::sys::random_id()?);
+        let mut tested = Tested::new(first_worker);
         let composition = loop {
             let mut composition = compose::compose(&candidates, &preferences);
             let Some(record) = closed_connector(&composition, &found, &domains, &mut tested) else {
@@ -277,7 +277,7 @@ impl Core {
         let core = Arc::new(Core {
             id,
             tested: Mutex::new(tested),
-            location: Location::here(),
+            location: OnceLock::new(),
             config,
             discovery,
             composition,

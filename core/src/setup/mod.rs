@@ -58,7 +58,8 @@ pub(crate) struct Extras {
 /// Notes, names and the state of the progress thread do.
 pub(crate) struct Core {
     pub(crate) id: [u8; 16],
-    pub(crate) location: Location,
+    /// The location of this process, read at the first use: the report of a context without a worker needs none.
+    location: OnceLock<Location>,
     pub(crate) config: Arc<Config>,
     pub(crate) discovery: Discovery,
     pub(crate) composition: Composition,
@@ -105,6 +106,11 @@ impl Core {
     #[inline]
     pub(crate) fn same_process(&self) -> bool {
         self.guard.same_process()
+    }
+
+    /// Returns the location of this process.
+    pub(crate) fn location(&self) -> &Location {
+        self.location.get_or_init(Location::here)
     }
 
     /// Returns the guard that identifies the process, for objects that may outlive the context and must not keep its memory.

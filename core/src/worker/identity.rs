@@ -14,7 +14,7 @@ impl WorkerState {
         WorkerAddress {
             context: core.id,
             messages: crate::address::MESSAGES,
-            location: core.location.clone(),
+            location: core.location().clone(),
             entry: self.entry(),
             service: core.service_entry(&self.shared.id),
             polls_often: core.promises_to_poll(),

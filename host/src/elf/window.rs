@@ -5,18 +5,29 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// The length of a window. The tables of a shared object lie close together: those for the loader at its start, the section headers
-/// and their names at its end.
+/// The length of a window. The tables of a shared object lie close together: those for the loader behind its head, the section
+/// headers and their names at its end.
 const WINDOW: usize = 16 * 1024;
 /// The bytes of a window in front of the first requested one. The names of the sections lie in front of their headers.
 const BEFORE: u64 = 4 * 1024;
 /// The maximum number of windows. A file that needs more is read piece by piece, so odd contents cost no more than their own bytes.
 const MOST_WINDOWS: usize = 8;
 
-/// The memory for windows, which the files of a search use one after the other. It is one long allocation, because an allocator
-/// returns such an allocation to the system, and an idle context does not keep it.
-#[derive(Default)]
-pub(crate) struct Windows(Vec<u8>);
+/// The length of the first part of a file, which has its headers and the note: all that is read of most files.
+const HEAD: usize = 4 * 1024;
+
+/// The memory for the parts of a file, which the files of a search use one after the other. That for windows is one long allocation,
+/// because an allocator returns such an allocation to the system, and an idle context does not keep it.
+pub(crate) struct Windows {
+    head: [u8; HEAD],
+    windows: Vec<u8>,
+}
+
+impl Default for Windows {
+    fn default() -> Windows {
+        Windows { head: [0; HEAD], windows: Vec::new() }
+    }
+}
 
 /// An open file, with its length at the time of opening.
 pub(crate) struct OpenFile<'a> {
@@ -25,15 +36,17 @@ pub(crate) struct OpenFile<'a> {
     read: RefCell<Parts<'a>>,
 }
 
-/// The parts of a file that were read, each with its offset and length. A part lies in the window of its index.
+/// The parts of a file that were read: the length of its head, and the offset and length of each other part. Such a part lies in the
+/// window of its index.
 struct Parts<'a> {
+    head: usize,
     parts: Vec<(u64, usize)>,
     memory: &'a mut Windows,
 }
 
 impl OpenFile<'_> {
     pub(crate) fn new(file: File, len: u64, memory: &mut Windows) -> OpenFile<'_> {
-        OpenFile { file, len, read: RefCell::new(Parts { parts: Vec::new(), memory }) }
+        OpenFile { file, len, read: RefCell::new(Parts { head: 0, parts: Vec::new(), memory }) }
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -44,13 +57,19 @@ impl OpenFile<'_> {
 impl Parts<'_> {
     /// Copies the range from a part that contains all of it.
     fn copied(&self, offset: u64, out: &mut [u8]) -> bool {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let range = start..start.saturating_add(out.len());
+        if let Some(bytes) = self.memory.head[..self.head].get(range) {
+            out.copy_from_slice(bytes);
+            return true;
+        }
         let place = |(index, &(start, len)): (usize, &(u64, usize))| {
             let at = usize::try_from(offset.checked_sub(start)?).ok()?;
             let end = at.checked_add(out.len()).filter(|end| *end <= len)?;
             Some(index * WINDOW + at..index * WINDOW + end)
         };
         let found = self.parts.iter().enumerate().find_map(place);
-        let bytes = found.and_then(|place| self.memory.0.get(place));
+        let bytes = found.and_then(|place| self.memory.windows.get(place));
         bytes.is_some_and(|bytes| {
             out.copy_from_slice(bytes);
             true
@@ -59,6 +78,12 @@ impl Parts<'_> {
 
     /// Reads a part around this range; `false` if the range is too long, if there are too many windows, or if the file ends early.
     fn add(&mut self, file: &File, file_len: u64, offset: u64, len: u64) -> bool {
+        if self.head == 0 && offset.checked_add(len).is_some_and(|last| last <= HEAD as u64) {
+            let head_len = HEAD.min(usize::try_from(file_len).unwrap_or(HEAD));
+            let is_read = file.read_exact_at(&mut self.memory.head[..head_len], 0).is_ok();
+            self.head = if is_read { head_len } else { 0 };
+            return is_read;
+        }
         let start = offset.saturating_sub(BEFORE);
         let end = start.saturating_add(WINDOW as u64).min(file_len);
         let first = self.parts.len() * WINDOW;
@@ -66,12 +91,14 @@ impl Parts<'_> {
         {
             return false;
         }
-        if self.memory.0.is_empty() {
+        if self.memory.windows.is_empty() {
             // The system supplies zeroed pages, and only those of the used windows.
-            self.memory.0 = vec![0; MOST_WINDOWS * WINDOW];
+            self.memory.windows = vec![0; MOST_WINDOWS * WINDOW];
         }
         let part_len = (end - start) as usize; // at most `WINDOW`
-        let Some(bytes) = self.memory.0.get_mut(first..first + part_len) else { return false };
+        let Some(bytes) = self.memory.windows.get_mut(first..first + part_len) else {
+            return false;
+        };
         let is_read = file.read_exact_at(bytes, start).is_ok();
         if is_read {
             self.parts.push((start, part_len));
@@ -150,6 +177,6 @@ mod tests {
             }
             assert!(!open.read(len as u64 - 39, &mut out));
         }
-        assert_eq!(memory.0.len(), MOST_WINDOWS * WINDOW);
+        assert_eq!(memory.windows.len(), MOST_WINDOWS * WINDOW);
     }
 }

@@ -21,6 +21,7 @@ const _: () = assert!(size_of::<libc::nlmsghdr>() == HEADER);
 /// Returns every address; `None` if the kernel refuses the query or its answer is unusual. `socket` is any internet socket.
 pub(super) fn quickly(socket: BorrowedFd<'_>) -> Option<Vec<RawAddress>> {
     let netlink = request().ok()?;
+    let mut links = Links::new(socket);
     let mut answer = [0; PART];
     let mut found = Vec::new();
     loop {
@@ -36,7 +37,7 @@ pub(super) fn quickly(socket: BorrowedFd<'_>) -> Option<Vec<RawAddress>> {
             match i32::from(kind) {
                 libc::NLMSG_DONE => return Some(found),
                 libc::NLMSG_ERROR => return None,
-                _ if kind == libc::RTM_NEWADDR => found.extend(address(message, socket)?),
+                _ if kind == libc::RTM_NEWADDR => found.extend(address(message, &mut links)?),
                 _ => {}
             }
             rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
@@ -44,9 +45,40 @@ pub(super) fn quickly(socket: BorrowedFd<'_>) -> Option<Vec<RawAddress>> {
     }
 }
 
+/// The properties of links, each queried once: a link usually has several addresses.
+struct Links<'s> {
+    socket: BorrowedFd<'s>,
+    names: Vec<(u32, String)>,
+    flags: Vec<(String, libc::c_int)>,
+}
+
+impl Links<'_> {
+    fn new(socket: BorrowedFd<'_>) -> Links<'_> {
+        Links { socket, names: Vec::new(), flags: Vec::new() }
+    }
+
+    fn name_of(&mut self, index: u32) -> Option<String> {
+        if let Some((_, name)) = self.names.iter().find(|(known, _)| *known == index) {
+            return Some(name.clone());
+        }
+        let name = name_of(index, self.socket)?;
+        self.names.push((index, name.clone()));
+        Some(name)
+    }
+
+    fn flags_of(&mut self, name: &str) -> Option<libc::c_int> {
+        if let Some((_, flags)) = self.flags.iter().find(|(known, _)| known == name) {
+            return Some(*flags);
+        }
+        let flags = flags(name, self.socket)?;
+        self.flags.push((name.to_owned(), flags));
+        Some(flags)
+    }
+}
+
 /// Reads one address. The inner `None`: another family. The outer one: its link is gone, or may be one of those whose carrier is up
 /// although they are not running yet, which the name does not show.
-fn address(message: &[u8], socket: BorrowedFd<'_>) -> Option<Option<RawAddress>> {
+fn address(message: &[u8], links: &mut Links<'_>) -> Option<Option<RawAddress>> {
     let (family, prefix) = (i32::from(*message.first()?), *message.get(1)?);
     if family != libc::AF_INET && family != libc::AF_INET6 {
         return Some(None);
@@ -67,11 +99,11 @@ fn address(message: &[u8], socket: BorrowedFd<'_>) -> Option<Option<RawAddress>>
     }
     let interface = match label {
         Some(label) => label.to_string_lossy().into_owned(),
-        None => name_of(index, socket)?,
+        None => links.name_of(index)?,
     };
     let ip = local.or(ip)?;
     let is_link_local = crate::interfaces::is_link_local(ip) && ip.is_ipv6();
-    let (flags, running) = (flags(&interface, socket)?, libc::IFF_RUNNING);
+    let (flags, running) = (links.flags_of(&interface)?, libc::IFF_RUNNING);
     if flags & (libc::IFF_UP | running) == libc::IFF_UP {
         return None;
     }
@@ -158,7 +190,7 @@ mod tests {
     #[test]
     fn damaged_address_yields_nothing() {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
-        let read = |message: &[u8]| address(message, socket.as_fd());
+        let read = |message: &[u8]| address(message, &mut Links::new(socket.as_fd()));
         // An address without attributes, one of another family, and attributes of impossible lengths.
         assert_eq!(read(&[2, 8, 0, 0, 1, 0, 0, 0]), None);
         assert_eq!(read(&[99, 8, 0, 0, 1, 0, 0, 0]), Some(None));

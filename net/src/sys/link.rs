@@ -69,8 +69,8 @@ pub(crate) fn name_of(index: u32, socket: BorrowedFd<'_>) -> Option<String> {
 }
 
 /// Returns the maximum transmission unit and speed in Mbit/s of an interface of this network namespace. (Files under
-/// `/sys/class/net` may show another namespace's interfaces.)
-pub(crate) fn link(interface: &str, socket: BorrowedFd<'_>) -> (u32, Option<u32>) {
+/// `/sys/class/net` may show another namespace's interfaces.) A loopback interface has no speed.
+pub(crate) fn link(interface: &str, loopback: bool, socket: BorrowedFd<'_>) -> (u32, Option<u32>) {
     const ETHTOOL_GSET: u32 = 1;
     const SIOCETHTOOL: libc::c_ulong = 0x8946;
     let Some(mut request) = request_about(interface) else { return (0, None) };
@@ -81,13 +81,17 @@ pub(crate) fn link(interface: &str, socket: BorrowedFd<'_>) -> (u32, Option<u32>
         0 => unsafe { request.ifr_ifru.ifru_mtu },
         _ => 0,
     };
+    let mtu = u32::try_from(mtu).unwrap_or(0);
+    if loopback {
+        return (mtu, None);
+    }
     let mut command = EthtoolCmd { cmd: ETHTOOL_GSET, ..EthtoolCmd::default() };
     request.ifr_ifru.ifru_data = (&raw mut command).cast();
     // SAFETY: the socket is open, the request has a zero-terminated name, and `command` is the record that this request requires
     // and outlives the call.
     let asked = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &mut request) };
     let speed = speed_of(command.speed_hi, command.speed).filter(|_| asked == 0);
-    (u32::try_from(mtu).unwrap_or(0), speed)
+    (mtu, speed)
 }
 
 /// Returns the speed, which the kernel reports in two halves, the upper one first. An unknown speed is 0, 0xffff or all ones.

@@ -112,18 +112,16 @@ impl<B> Table<B> {
     /// Records the success of an operation that becomes plain when its memory is released.
     #[inline(never)]
     fn completed_held(&mut self, id: Id, value: u64) -> Option<bool> {
-        let hot = self.slab.get_mut(id).filter(|hot| hot.kind_and_flags == POSTED_HELD)?;
-        let (owner, before, after) = (hot.owner(), hot.before, hot.after);
-        let cold = self.slab.cold_mut(id)?;
-        if cold.is_more_than_memory() {
+        let (hot, cold) = self.slab.both_mut(id)?;
+        if hot.kind_and_flags != POSTED_HELD || cold.is_more_than_memory() {
             return None;
         }
+        let (owner, before, after) = (hot.owner(), hot.before, hot.after);
+        hot.kind_and_flags = ENDED_PLAIN;
+        hot.set_value(value);
         if let Some(memory) = cold.local_buffer.take() {
             self.freed.push((memory, Some(value)));
         }
-        let hot = self.slab.get_mut(id)?;
-        hot.kind_and_flags = ENDED_PLAIN;
-        hot.set_value(value);
         let _ = self.ended_plain(owner, before, after);
         Some(true)
     }

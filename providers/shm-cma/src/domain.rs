@@ -3,8 +3,8 @@
 use crate::keys::{self, Card, KEYS, Registration};
 use crate::probe::{self, MAGIC};
 use crate::{CmaEndpoint, sys};
-use std::sync::Arc;
-use tieline_memory_file::{Accessor, Announcements, Facts, Held};
+use std::sync::{Arc, OnceLock};
+use tieline_memory_file::{Accessor, Announcements, Facts, Held, Nonce};
 use tieline_plugin_api::abi::{Cost, ModuleAttr};
 use tieline_plugin_api::{Failure, MemoryReport, Revoked, Status, caps, cost_class, memory_caps};
 use tieline_single_copy::{Address, Keys, Mechanism, SingleCopyDomain, SingleCopyInterface};
@@ -16,9 +16,11 @@ pub type CmaInterface = SingleCopyInterface<Cma>;
 
 /// Copies by `process_vm_writev` and `process_vm_readv`.
 pub struct Cma {
-    address: Address<0>,
+    nonce: Nonce,
+    /// The address of the interfaces, made for the first of them.
+    address: OnceLock<Address<0>>,
     /// A key-table entry for peers to read before the first access.
-    _card: Registration,
+    card: Registration,
     /// The file on which peers announce their accesses; `None` if memory files are forbidden. Peers then have no access.
     announcements: Option<Arc<Announcements>>,
     may_set_ptracer: bool,
@@ -38,9 +40,16 @@ impl TryFrom<bool> for Cma {
         };
         let card = Card { descriptor: announcements.as_ref().map(|all| all.descriptor()) };
         let card = card.register(&nonce);
-        let facts = Facts::current_process();
-        let address = Address { facts, nonce, card: card.address(), files: [] };
-        Ok(Cma { address, _card: card, announcements, may_set_ptracer })
+        Ok(Cma { nonce, address: OnceLock::new(), card, announcements, may_set_ptracer })
+    }
+}
+
+impl Cma {
+    fn own_address(&self) -> &Address<0> {
+        self.address.get_or_init(|| {
+            let facts = Facts::current_process();
+            Address { facts, nonce: self.nonce, card: self.card.address(), files: [] }
+        })
     }
 }
 
@@ -68,7 +77,7 @@ impl Mechanism for Cma {
 
     fn register(&self, start: u64, len: u64, rights: u64) -> Result<Registration, Failure> {
         let announcements = self.announcements.clone();
-        Ok(Registration::new(&self.address.nonce, start, len, rights, announcements))
+        Ok(Registration::new(&self.nonce, start, len, rights, announcements))
     }
 
     fn revoke(&self, region: &Registration) -> Revoked {
@@ -90,12 +99,12 @@ impl Mechanism for Cma {
     }
 
     fn address(&self) -> Vec<u8> {
-        self.address.encode(MAGIC)
+        self.own_address().encode(MAGIC)
     }
 
     fn reach(&self, address: &[u8]) -> Result<(Address<0>, Accessor), Failure> {
         let peer = Address::decode(crate::DOMAIN, MAGIC, address)?;
-        Ok((peer, probe::reach(&self.address.facts, &peer)?))
+        Ok((peer, probe::reach(&self.own_address().facts, &peer)?))
     }
 
     fn connect(&self, held: &Held, (peer, accessor): (Address<0>, Accessor)) -> CmaEndpoint {

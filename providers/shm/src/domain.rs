@@ -1,6 +1,6 @@
 //! The domain `shm`: memory that other processes of this host access by load and store.
 
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex, Once, OnceLock};
 
 use tieline_plugin_api::abi::{AllocParams, Cost, KeyParams, ModuleAttr, RegisterParams, fixed};
 use tieline_plugin_api::{
@@ -10,7 +10,6 @@ use tieline_plugin_api::{
 
 use crate::config::Settings;
 use crate::hello::{MAX_ADDRESS, MAX_IDENTITY};
-use crate::host::HostFacts;
 use crate::interface::RingInterface;
 use crate::keys::{Exports, Region};
 use crate::pool::MAX_CHUNK;
@@ -32,7 +31,7 @@ impl ShmDomain {
     pub(crate) fn open(settings: Settings, log: HostHandle) -> Result<ShmDomain, Failure> {
         let state = DomainState {
             id: sys::random()?,
-            host: HostFacts::read(),
+            host: OnceLock::new(),
             exports: Exports::default(),
 
             log: Some(log),

@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use proptest::prelude::*;
 use tieline_plugin_api::{Endpoint, Interface, Posting, Status, event};
@@ -11,7 +11,6 @@ use tieline_plugin_api::{Endpoint, Interface, Posting, Status, event};
 use crate::channel;
 use crate::config::Settings;
 use crate::hello::{Address, Hello, Record};
-use crate::host::HostFacts;
 use crate::interface::RingInterface;
 use crate::keys::{Exports, Key};
 use crate::pool::MAX_CHUNK;
@@ -29,7 +28,7 @@ fn interface() -> RingInterface {
 pub(crate) fn domain(id: u8) -> Arc<DomainState> {
     Arc::new(DomainState {
         id: [id; 16],
-        host: HostFacts::read(),
+        host: OnceLock::new(),
         exports: Exports::default(),
         log: None,
         warned: std::sync::Once::new(),

@@ -132,11 +132,12 @@ impl RingInterface {
         // A process that cannot create a memory file can neither send nor receive: a peer with this address would be refused.
         drop(sys::memory_file(c"tieline-shm-try", sys::PAGE)?);
         let _ = sys::asymmetric();
+        let host = domain.host();
         let address = Address {
             cookie: sys::random()?,
-            boot: domain.host.boot,
-            network: domain.host.network,
-            mount: domain.host.mount,
+            boot: host.boot,
+            network: host.network,
+            mount: host.mount,
             process: std::process::id(),
             domain: domain.id,
             socket: listener.name().to_vec(),
@@ -220,7 +221,7 @@ impl Interface for RingInterface {
 
     fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
         let peer = Address::parse(address)?;
-        self.shared.domain.host.can_reach(&peer, self.shared.settings.dir.as_deref())
+        self.shared.domain.host().can_reach(&peer, self.shared.settings.dir.as_deref())
     }
 
     fn connect(
@@ -235,7 +236,7 @@ impl Interface for RingInterface {
             return Err(Failure::new(Status::TooLarge, text));
         }
         let own_dir = self.shared.settings.dir.as_deref();
-        self.shared.domain.host.can_reach(&peer, own_dir)?;
+        self.shared.domain.host().can_reach(&peer, own_dir)?;
         let state = &mut *self.state.borrow_mut();
         let index = next_slot(&state.outbound, &state.free_outbound);
         let channel = SendChannel::open(

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
 use tieline_plugin_api::abi::{Event, Watch};
 use tieline_plugin_api::{Failure, HostHandle, Status, event, event_flags, log_level};
@@ -41,7 +41,8 @@ pub(crate) mod token {
 /// The state that the interfaces of a domain share. Any thread may use it.
 pub(crate) struct DomainState {
     pub(crate) id: Id,
-    pub(crate) host: HostFacts,
+    /// The identity of the host, read by the first interface.
+    pub(crate) host: OnceLock<HostFacts>,
     pub(crate) exports: Exports,
     /// The host for messages to the operator; `None` in unit tests.
     pub(crate) log: Option<HostHandle>,
@@ -54,6 +55,11 @@ pub(crate) struct DomainState {
 const MOST_REASONS: usize = 8;
 
 impl DomainState {
+    /// Returns the identity of this process's host.
+    pub(crate) fn host(&self) -> &HostFacts {
+        self.host.get_or_init(HostFacts::read)
+    }
+
     /// Checks whether the host supports events that return messages; a test has no host, and supports them.
     pub(crate) fn takes_messages_back(&self) -> bool {
         self.log.as_ref().is_none_or(|host| host.abi_minor() >= 1)

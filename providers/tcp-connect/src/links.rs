@@ -39,7 +39,8 @@ pub(crate) struct Wires {
     secret: Vec<u8>,
     silence: Duration,
     connect_timeout: Duration,
-    timer: Timer,
+    /// The timer of the connection attempts, made for the first of them.
+    timer: Option<Timer>,
     timer_at: Option<Instant>,
     next: u64,
     /// The connections with new data to write, or with a pending end of their sending direction.
@@ -54,10 +55,9 @@ pub(crate) struct Dialling {
 
 impl Wires {
     pub(crate) fn open(mailbox: Mailbox, own: Vec<u8>, settings: &Settings) -> io::Result<Wires> {
-        let (poller, timer) = (Poller::new()?, Timer::new()?);
+        let poller = Poller::new()?;
         poller.watch(mailbox.hub().fd().as_raw_fd(), Interest::READ, HUB)?;
         poller.watch(mailbox.fd().as_raw_fd(), Interest::READ, MAILBOX)?;
-        poller.watch(timer.as_fd().as_raw_fd(), Interest::READ, TIMER)?;
         Ok(Wires {
             events: VecDeque::new(),
             detours: Vec::new(),
@@ -69,7 +69,7 @@ impl Wires {
             secret: settings.net.secret.clone(),
             silence: settings.silence,
             connect_timeout: settings.connect_timeout,
-            timer,
+            timer: None,
             timer_at: None,
             next: FIRST,
             fresh: Vec::new(),
@@ -174,12 +174,22 @@ impl Wires {
         }
     }
 
+    /// Makes the timer, if there is none yet.
+    fn make_timer(&mut self) -> io::Result<()> {
+        if self.timer.is_none() {
+            let timer = Timer::new()?;
+            self.poller.watch(timer.as_fd().as_raw_fd(), Interest::READ, TIMER)?;
+            self.timer = Some(timer);
+        }
+        Ok(())
+    }
+
     /// Sets the timer to the next deadline of a connection attempt.
     pub(crate) fn set_timer(&mut self) {
         let next = self.dials.values().map(|dialling| dialling.dial.timeout()).min();
-        if next != self.timer_at {
+        if let Some(timer) = self.timer.as_ref().filter(|_| next != self.timer_at) {
             self.timer_at = next;
-            self.timer.set(next);
+            timer.set(next);
         }
     }
 
@@ -192,6 +202,11 @@ impl Wires {
 impl Links for Wires {
     fn dial(&mut self, peer: &[u8]) -> u64 {
         let token = self.token();
+        if let Err(error) = self.make_timer() {
+            let (status, words) = (Status::NoMemory, format!("a timer of the connection: {error}"));
+            self.events.push_back(LinkEvent::DialFailed { dial: token, status, words });
+            return token;
+        }
         let begun = Contact::parse(peer).map_err(|why| why.to_string()).and_then(|contact| {
             let ways = routes(self.mailbox.hub().local(), &contact)?;
             let hello = Hello::new(PURPOSE, contact.target, &self.own)?;
