@@ -131,6 +131,8 @@ fn deb(folder: &Path, plugin: &Path) -> Outcome<PathBuf> {
     write(tree.join("DEBIAN/control"), control)?;
     let mut modes = command("chmod", &["--recursive", "u=rwX,go=rX"]);
     run(modes.arg(&tree))?;
+    // The linker makes its output executable. A plug-in is only loaded.
+    run(command("chmod", &["644"]).arg(own.join(PLUGIN)))?;
     let file = folder.join(format!("tieline-nixl_{version}_{}.deb", architecture.trim()));
     let mut pack = command("dpkg-deb", &["--root-owner-group", "--build"]);
     let _ = capture(pack.arg(&tree).arg(&file).env("SOURCE_DATE_EPOCH", "0"))?;
