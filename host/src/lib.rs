@@ -242,11 +242,24 @@ impl Search<'_> {
             }
             // A missing device of the provider is not a fault.
             Err((load::NO_DEVICE, unfit)) => {
-                let because = format!("{}; version {version}, {origin}", unfit.found);
+                let reason = format!("{}; version {version}, ", unfit.found);
+                // The file and the program contain the same provider, so one record is enough.
+                if origin == Origin::BuiltIn && self.has_not_used(name, &reason) {
+                    return;
+                }
+                let because = format!("{reason}{origin}");
                 self.records.push(Record::provider(name, Verdict::NotUsed { because }));
             }
             Err(refusal) => self.refuse(name, &origin, refusal),
         }
+    }
+
+    /// Checks whether a record says that a provider is not used, with a text that begins with `reason`.
+    fn has_not_used(&self, name: &str, reason: &str) -> bool {
+        self.records.iter().any(|record| match &record.verdict {
+            Verdict::NotUsed { because } => record.provider == name && because.starts_with(reason),
+            _ => false,
+        })
     }
 
     fn refuse(&mut self, name: &str, origin: &Origin, (phase, unfit): Refusal) {

@@ -5,7 +5,7 @@ use super::elf::{self, Bytes};
 use super::*;
 use proptest::prelude::*;
 use std::sync::Mutex;
-use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, NoteDesc};
+use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, Declared, NoteDesc, Set};
 use tieline_plugin_api::note_flags;
 
 /// Returns a real shared object of this machine: the smallest one that this process has loaded.
@@ -466,4 +466,41 @@ fn a_directory_that_is_not_there_is_recorded_and_the_search_goes_on() {
 #[test]
 fn a_relative_directory_is_not_searched() {
     assert_eq!(SearchPath::named(Some("here:/a:./b::../c:/d")).looked(), "/a:/d");
+}
+
+struct Unset;
+impl Settings for Unset {
+    fn get(&self, _: &str) -> Option<Set> {
+        None
+    }
+    fn all(&self) -> Vec<(String, Set)> {
+        Vec::new()
+    }
+    fn declared(&self, _: &str, _: &Declared) {}
+}
+
+#[test]
+fn built_in_provider_without_device_repeats_no_record_of_its_file() {
+    let wanted = |_: &str, _: &semver::Version| Ok(());
+    let mut search = Search {
+        providers: Vec::new(),
+        records: Vec::new(),
+        settings: Arc::new(Unset),
+        log: Arc::default(),
+        wanted: &wanted,
+    };
+    let mut consider = |version: &str, origin: Origin, found: &str| {
+        let version = semver::Version::parse(version).unwrap();
+        let (expected, found) = ("its device".to_string(), found.to_string());
+        search.consider("shm-cma", &version, origin, || {
+            Err((load::NO_DEVICE, Unfit { expected, found }))
+        });
+        search.records.len()
+    };
+    assert_eq!(consider("0.2.0", Origin::File("/a.so".into()), "no call"), 1);
+    assert_eq!(consider("0.2.0", Origin::BuiltIn, "no call"), 1);
+    // Another version may have another reason, and a second file shows where it lies.
+    assert_eq!(consider("0.3.0", Origin::BuiltIn, "no call"), 2);
+    assert_eq!(consider("0.2.0", Origin::BuiltIn, "another reason"), 3);
+    assert_eq!(consider("0.2.0", Origin::File("/b.so".into()), "no call"), 4);
 }

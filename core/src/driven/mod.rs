@@ -258,8 +258,8 @@ impl fmt::Debug for DrivenWorker {
 }
 
 /// Checks at compile time that any thread may use these objects.
-const fn any_thread<T: Send + Sync>() {}
 const _: () = {
+    const fn any_thread<T: Send + Sync>() {}
     any_thread::<DrivenWorker>();
     any_thread::<DrivenEndpoint>();
     any_thread::<DrivenKey>();

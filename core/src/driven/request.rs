@@ -318,8 +318,8 @@ impl DrivenWorker {
 }
 
 /// Checks at compile time that any thread may use these objects.
-const fn any_thread<T: Send + Sync>() {}
 const _: () = {
+    const fn any_thread<T: Send + Sync>() {}
     any_thread::<DrivenOutcome>();
     any_thread::<DrivenCounter>();
     any_thread::<Engine>();

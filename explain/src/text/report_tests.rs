@@ -396,3 +396,17 @@ fn records_of_one_subject_share_its_name_and_keep_order() {
          \x20 verbs  not used  second by name\n"
     );
 }
+
+#[test]
+fn two_files_with_one_short_reason_are_one_line_and_all_shows_both() {
+    let at = |origin: &str| {
+        let because = format!("no device: none is there; version 0.1.0, {origin}");
+        Record::provider("verbs", Verdict::NotUsed { because })
+    };
+    let mut report = sample();
+    report.records = vec![at("/usr/lib/a.so"), at("/opt/b.so")];
+    let short = report.why_briefly_within(100);
+    assert_eq!(short.matches("no device").count(), 1, "{short}");
+    let whole = report.why_within(100);
+    assert!(whole.contains("/usr/lib/a.so") && whole.contains("/opt/b.so"), "{whole}");
+}

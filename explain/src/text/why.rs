@@ -127,6 +127,8 @@ fn lines_of<'a>(
         .map(|r| vec![r.subject(), r.verdict.state().to_owned(), detail(&r.verdict)])
         .collect();
     rows.sort_by(|a, b| a[0].cmp(&b[0])); // a stable sort keeps the order of one subject's records
+    // A short reason omits where a provider lies, so two files of one provider may have the same line.
+    rows.dedup();
     for at in (1..rows.len()).rev() {
         if rows[at][0] == rows[at - 1][0] {
             rows[at][0].clear();

@@ -1,7 +1,7 @@
 //! The build for packages: the release profile, with the library directory of the installation, and without paths of the build
 //! machine.
 
-use crate::sh::{self, Outcome, bytes, command, entries, make_folder, on, root, target};
+use crate::sh::{self, Outcome, command, entries, make_folder, on, root, target};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -33,15 +33,27 @@ fn places() -> Vec<(String, &'static str)> {
     registry.into_iter().chain([own]).collect()
 }
 
-/// Checks that no file contains the path of a source directory of this machine (see `places`).
+/// The number of files that one `grep` searches. Their paths have to fit into the arguments of a program.
+const SEARCHED: usize = 500;
+
+/// Checks that no file contains the path of a source directory of this machine (see `places`). `grep` searches, because this program
+/// is built without optimisation and the files are not stripped yet.
 pub(super) fn names_no_place(files: &[PathBuf]) -> Outcome {
-    let places = places();
-    for file in files {
-        let bytes = bytes(file)?;
-        for (place, _) in &places {
-            if bytes.windows(place.len()).any(|window| window == place.as_bytes()) {
-                return Err(format!("{} names {place}, where it was built", file.display()));
+    for ((place, _), files) in
+        places().iter().flat_map(|place| files.chunks(SEARCHED).map(move |files| (place, files)))
+    {
+        let mut grep =
+            command("grep", &["--fixed-strings", "--files-with-matches", "--max-count=1"]);
+        let _ = grep.env("LC_ALL", "C").arg("--regexp").arg(place).arg("--").args(files);
+        let said = grep.stdin(Stdio::null()).output().map_err(|e| format!("grep: {e}"))?;
+        match said.status.code() {
+            Some(1) => {}
+            Some(0) => {
+                let named = String::from_utf8_lossy(&said.stdout);
+                let file = named.lines().next().unwrap_or_default();
+                return Err(format!("{file} names {place}, where it was built"));
             }
+            _ => return Err(format!("grep: {}", String::from_utf8_lossy(&said.stderr).trim())),
         }
     }
     Ok(())

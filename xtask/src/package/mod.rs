@@ -2,7 +2,7 @@
 //!
 //! `deb` makes Debian packages in `target/packages/deb`, `rpm` makes rpms, and `stage` makes the tree from which both are made.
 //! `source` makes the Debian source package, `srpm` the source rpm, `wheel` the Python module with the library, and `nixl` the backend for NIXL. `test`
-//! tests packages in clean roots. docs/packaging.md describes the contents of each package, with the reasons.
+//! tests packages in clean roots, with `--made` those that were made before. docs/packaging.md describes the contents of each package, with the reasons.
 
 mod arm;
 mod build;
@@ -31,7 +31,7 @@ use std::path::Path;
 use std::time::Duration;
 
 const USAGE: &str = "cargo xtask package deb [--arch ARCHITECTURE] | rpm | source | srpm | wheel | nixl | crates | \
-                     test [bookworm|trixie|rpm|source|srpm|distribution|arm64...] | stage LIBDIR FOLDER";
+                     test [--made] [bookworm|trixie|rpm|source|srpm|distribution|arm64...] | stage LIBDIR FOLDER";
 
 /// The time limit. The code is compiled for each library directory, and again from the source package, which takes hours on a busy
 /// machine.

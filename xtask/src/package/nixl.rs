@@ -40,6 +40,20 @@ pub(super) fn make() -> Outcome {
     Ok(())
 }
 
+/// Makes the Debian package alone, over the library of a staged tree. Returns the reason if there is no root of the old release.
+pub(super) fn package(staged: &Path, folder: &Path) -> Outcome<Result<PathBuf, String>> {
+    build::emptied(folder)?;
+    let is_library = |file: &PathBuf| file.ends_with(SONAME);
+    let library = build::files(&staged.join("usr/lib"))?.into_iter().find(is_library);
+    let library = library.ok_or(format!("{} has no {SONAME}", staged.display()))?;
+    let plugin = folder.join(PLUGIN);
+    if let Some(reason) = in_old_root(&library, &plugin)? {
+        return Ok(Err(reason));
+    }
+    run(command("strip", &["--strip-unneeded"]).arg(&plugin))?;
+    deb(folder, &plugin).map(Ok)
+}
+
 /// Compiles the plug-in in a root of the old release. Returns the reason if there is no such root.
 fn in_old_root(library: &Path, plugin: &Path) -> Outcome<Option<String>> {
     let place = match clean_root(OLD, "")? {
@@ -117,6 +131,8 @@ fn deb(folder: &Path, plugin: &Path) -> Outcome<PathBuf> {
     write(tree.join("DEBIAN/control"), control)?;
     let mut modes = command("chmod", &["--recursive", "u=rwX,go=rX"]);
     run(modes.arg(&tree))?;
+    // The linker makes its output executable. A plug-in is only loaded.
+    run(command("chmod", &["644"]).arg(own.join(PLUGIN)))?;
     let file = folder.join(format!("tieline-nixl_{version}_{}.deb", architecture.trim()));
     let mut pack = command("dpkg-deb", &["--root-owner-group", "--build"]);
     let _ = capture(pack.arg(&tree).arg(&file).env("SOURCE_DATE_EPOCH", "0"))?;

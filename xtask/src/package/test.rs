@@ -4,7 +4,7 @@
 //! of `packaging/test` run in it, in order: a step is a shell script whose first line describes it.
 
 use super::roots::{self, Root, unpacked};
-use super::{arm, build, deb, rpm, source, there};
+use super::{arm, build, deb, nixl, rpm, source, there};
 use crate::check::Count;
 use crate::sh::{
     self, Outcome, bytes, command, is_root, listened, make_folder, name_of, on, root, target,
@@ -24,8 +24,13 @@ const DEBIANS_CRATES: &str = "librust-clap-dev,librust-clap-complete-dev,librust
                               librust-libloading-dev,librust-once-cell-dev,librust-semver-dev,librust-serde-dev,\
                               librust-serde-json-dev,librust-sha2-dev,librust-socket2-dev,librust-toml-dev";
 
+/// The word for tests of the packages that were made before. Each build takes the largest part of a test's time.
+const MADE: &str = "--made";
+
 /// Runs the tests, or those that are named: a release, `rpm`, or `source`.
-pub(crate) fn run(named: &[&str]) -> Count {
+pub(crate) fn run(words: &[&str]) -> Count {
+    let (flags, named): (Vec<&str>, Vec<&str>) = words.iter().partition(|word| **word == MADE);
+    let (is_made, named) = (!flags.is_empty(), &named[..]);
     if let Err(text) = known(named) {
         return Count::one(Err(text));
     }
@@ -33,13 +38,13 @@ pub(crate) fn run(named: &[&str]) -> Count {
     let releases: Vec<&str> = RELEASES.into_iter().filter(|release| is_wanted(release)).collect();
     let mut count = Count::default();
     if !releases.is_empty() {
-        count.add(debian(&releases).into());
+        count.add(debian(&releases, is_made).into());
     }
     if is_wanted("rpm") {
-        count.add(rpms().into());
+        count.add(rpms(is_made).into());
     }
     if is_wanted("source") {
-        count.add(sources().into());
+        count.add(sources(is_made).into());
     }
     if is_wanted("distribution") {
         let with = format!("{COMPILER},{DEBIANS_CRATES}");
@@ -51,7 +56,7 @@ pub(crate) fn run(named: &[&str]) -> Count {
     }
     // The build and the emulation take most of an hour, so this test only runs if it is named.
     if named.contains(&arm::ARCHITECTURE) {
-        count.add(arm::test().into());
+        count.add(arm::test(is_made).into());
     }
     count
 }
@@ -65,17 +70,24 @@ fn known(named: &[&str]) -> Outcome {
     }
 }
 
-fn debian(releases: &[&str]) -> Outcome<Count> {
+fn debian(releases: &[&str], is_made: bool) -> Outcome<Count> {
     if let Err(text) = there(deb::NEEDS) {
         return Ok(Count::skip(format!("Debian's packages: {text}")));
     }
-    let _ = deb::make(deb::VERSION)?;
+    if !is_made {
+        let _ = deb::make(deb::VERSION)?;
+    }
     // The first directory contains the packages, and the second those of the next version.
     let (now, next) = (target().join("packages/deb"), target().join("packages/deb-next"));
     deb::again(deb::NEXT, &next)?;
     let mut total = same_bytes("deb", &now, |folder| deb::again(deb::VERSION, folder));
     total.add(all_outside("deb", "deb").into());
-    let given = [(now, "packages", &["deb"][..]), (next, "next", &["deb"])];
+    let mut given = vec![(now, "packages", &["deb"][..]), (next, "next", &["deb"])];
+    let backend = target().join("packages/nixl-deb");
+    match nixl::package(&target().join("packages/stage-deb"), &backend)? {
+        Ok(_) => given.push((backend, "packages", &["deb"])),
+        Err(reason) => total.add(Count::skip(format!("the backend for NIXL: {reason}"))),
+    }
     for release in releases {
         total.add(all_inside(release, unpacked(release, ""), &given, "", None));
     }
@@ -153,11 +165,13 @@ pub(super) fn release(folder: &Path) -> Count {
 }
 
 /// Tests the source package: a second build has the same bytes, the linters report nothing, and it builds without a network.
-fn sources() -> Outcome<Count> {
+fn sources(is_made: bool) -> Outcome<Count> {
     if let Err(text) = there(source::NEEDS).and_then(|()| there(deb::NEEDS)) {
         return Ok(Count::skip(format!("the source package: {text}")));
     }
-    let _ = deb::make(deb::VERSION)?;
+    if !is_made {
+        let _ = deb::make(deb::VERSION)?;
+    }
     let _ = source::make(&source::folder())?;
     let mut total = same_bytes("dsc", &source::folder(), |folder| source::make(folder).map(|_| ()));
     total.add(all_outside("source", "source/outside").into());
@@ -206,14 +220,16 @@ fn each(place: &str, scripts: &[PathBuf], run: impl Fn(&str) -> Command) -> Coun
 }
 
 /// Tests the rpms: with the solver of rpm, and in a Debian root, since an rpm root has no C library on this machine.
-fn rpms() -> Outcome<Count> {
+fn rpms(is_made: bool) -> Outcome<Count> {
     if let Err(text) = there(rpm::NEEDS) {
         return Ok(Count::skip(format!("rpms: {text}")));
     }
     if !is_root() {
         return Ok(Count::skip("rpms: a root of their own needs root's rights here"));
     }
-    let _ = rpm::make()?;
+    if !is_made {
+        let _ = rpm::make()?;
+    }
     let scripts = files_of(&root().join("packaging/test/rpm"), "sh")?;
     let mut count = same_bytes("rpm", &target().join("packages/rpm"), rpm::again);
     let debian = unpacked(RELEASES[0], "");
