@@ -375,6 +375,7 @@ mod tests {
                 "`bookwrm` cannot be tried: bookworm, trixie, rpm, source, srpm, distribution, arm64 can"
             ]
         );
+        assert_eq!(run(&[MADE, "bookwrm"]).failed, slip.failed);
         let inside = |root_of| all_inside("trixie", root_of, &[], "", None);
         assert_eq!(inside(Err("no disk".into())).failed, ["trixie: no disk"]);
         assert_eq!(inside(Ok(Err("no tar".into()))).skipped, ["trixie: no tar"]);
