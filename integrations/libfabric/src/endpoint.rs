@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tieline::Worker;
 use tieline_libfabric_abi::*;
 use tieline_tag::Matcher;
@@ -321,7 +321,9 @@ impl Ep {
         self.domain.eps.borrow_mut().retain(|other| !Rc::ptr_eq(other, self));
         // The peers that the messages of this endpoint have not reached within the time do not get them.
         drop(self.listener.take());
-        let _ = self.worker.close(CLOSE);
+        let until = Instant::now() + CLOSE;
+        self.send_all_waiting(until);
+        let _ = self.worker.close(until.saturating_duration_since(Instant::now()));
         self.peers.borrow_mut().clear();
         drop(self.tags.take());
         drop(self.plain.take());
@@ -336,6 +338,16 @@ impl Ep {
             av.users.set(av.users.get() - 1);
         }
         self.domain.unused();
+    }
+
+    /// Makes progress until no message waits in the provider for its peer or for room, or until the time has passed. An application
+    /// may close the endpoint when its last sends are reported, and the provider reports an injected one when it has a copy.
+    fn send_all_waiting(&self, until: Instant) {
+        let waits = || self.peers.borrow().iter().any(|peer| !peer.waiting.borrow().is_empty());
+        while waits() && Instant::now() < until {
+            self.progress();
+            std::thread::yield_now();
+        }
     }
 
     /// Appends the traffic to the file that `TIELINE_FI_REPORT` names: a line per endpoint, with the path to a peer.
