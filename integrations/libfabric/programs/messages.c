@@ -221,6 +221,20 @@ static void waits(void) {
     EXPECT(fi_cq_signal(cq) == 0 && fi_cq_sread(cq, &entry, 1, NULL, -1) == -FI_EAGAIN);
 }
 
+/* A message that is reported when the provider has a copy arrives, although its endpoint is closed at once. */
+static void message_before_close(void) {
+    struct fid_ep *third;
+    fill(8, 9);
+    EXPECT(fi_endpoint(domain, info, &third, NULL) == 0);
+    EXPECT(fi_ep_bind(third, &av->fid, 0) == 0);
+    EXPECT(fi_ep_bind(third, &other_cq->fid, FI_TRANSMIT | FI_RECV) == 0 && fi_enable(third) == 0);
+    EXPECT(fi_trecv(ep, to, 8, NULL, FI_ADDR_UNSPEC, 0x900, 0, to) == 0);
+    EXPECT(POSTED(fi_tinject(third, from, 8, SELF, 0x900)) == 0);
+    EXPECT(fi_close(&third->fid) == 0);
+    struct fi_cq_err_entry entry = received();
+    EXPECT(entry.err == 0 && entry.tag == 0x900 && entry.len == 8 && memcmp(from, to, 8) == 0);
+}
+
 int main(void) {
     open_all();
     open_other();
@@ -231,6 +245,7 @@ int main(void) {
     pieces();
     counted();
     waits();
+    message_before_close();
     EXPECT(fi_close(&other->fid) == 0 && fi_close(&other_cq->fid) == 0);
     EXPECT(fi_close(&sent->fid) == 0 && fi_close(&written->fid) == 0);
     close_all();

@@ -44,6 +44,8 @@ pub(crate) mod id {
 
 /// The time that closing an endpoint waits for its peers.
 const CLOSE: Duration = Duration::from_secs(5);
+/// The longest sleep of such a wait.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// The traffic of an endpoint.
 #[derive(Debug, Default)]
@@ -346,7 +348,12 @@ impl Ep {
         let waits = || self.peers.borrow().iter().any(|peer| !peer.waiting.borrow().is_empty());
         while waits() && Instant::now() < until {
             self.progress();
-            std::thread::yield_now();
+            // The peer may be another endpoint of this domain.
+            self.domain.progress();
+            // The worker makes no progress after an error, for example in a forked child.
+            if self.worker.wait(Some(LOOK)).is_err() {
+                break;
+            }
         }
     }
 
