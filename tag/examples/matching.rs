@@ -83,7 +83,7 @@ impl Matching for Matcher<u64> {
 
     fn receive(&mut self, pattern: Pattern) -> u64 {
         match Matcher::post(self, pattern, 0) {
-            Post::Matched(message) => message.payload,
+            Post::Matched(message, _) => message.payload,
             Post::Waiting(_) => unreachable!("a message waits"),
         }
     }

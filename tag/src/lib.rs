@@ -12,8 +12,8 @@
 //!
 //! // No receive waits for the second message: it is kept until one takes it.
 //! assert!(matches!(matcher.arrive(3, 7, b"other", |bytes| bytes.to_vec()), Arrival::Kept(_)));
-//! let Post::Matched(message) = matcher.post(any, 2) else { panic!() };
-//! assert_eq!((message.source, message.payload), (3, b"other".to_vec()));
+//! let Post::Matched(message, word) = matcher.post(any, 2) else { panic!() };
+//! assert_eq!((message.source, message.payload, word), (3, b"other".to_vec(), 2));
 //! ```
 //!
 //! # Use
@@ -57,7 +57,7 @@
 //! * A claim is found by its word in a walk along all claims, and a receive in one along [`Matcher::receives`]. By id, both are
 //!   found in constant time.
 //!
-//! A waiting message takes 80 bytes in addition to its payload, and a receive takes 72. Passed entries take up to 16 more bytes in
+//! A waiting message takes 80 bytes in addition to its payload, and a receive takes 64 in addition to its data. Passed entries take up to 16 more bytes in
 //! each table. Memory is freed when entries are removed. The matcher keeps about twice the required memory, plus about ten
 //! kilobytes and a hundredth of the maximum. Once allocated, the memory suffices while the number of entries varies by less than
 //! half, or stays below a thousand. The caller must limit the number of waiting messages before they are sent: see
@@ -148,15 +148,22 @@ pub struct MessageId {
     place: u32,
 }
 
-/// A posted receive.
+/// A posted receive, or a reference to one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Receive {
+pub struct Receive<W = u64> {
     /// The id of the receive.
     pub id: ReceiveId,
     /// The messages that the receive accepts; the tag is stored without the ignored bits.
     pub pattern: Pattern,
-    /// The word by which the caller identifies the receive.
-    pub word: u64,
+    /// The data that the caller keeps with the receive: by default, a word that identifies it.
+    pub word: W,
+}
+
+impl<W: Clone> Receive<&W> {
+    /// Returns the receive with a copy of its data.
+    pub fn cloned(self) -> Receive<W> {
+        Receive { id: self.id, pattern: self.pattern, word: self.word.clone() }
+    }
 }
 
 /// A kept message, or a reference to one.
@@ -175,9 +182,9 @@ pub struct Message<P> {
 /// The result of posting a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "the message is in it"]
-pub enum Post<T> {
-    /// The receive has ended with this message.
-    Matched(Message<T>),
+pub enum Post<T, W = u64> {
+    /// The receive has ended with this message. The data of the receive is returned.
+    Matched(Message<T>, W),
     /// The receive waits for a message.
     Waiting(ReceiveId),
 }
@@ -185,33 +192,36 @@ pub enum Post<T> {
 /// The result of an arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "the receive has ended, and its owner does not know it"]
-pub enum Arrival<P> {
+pub enum Arrival<P, W = u64> {
     /// The message matches this receive, which has ended.
-    Matched(Receive, P),
+    Matched(Receive<W>, P),
     /// The message waits for a receive.
     Kept(MessageId),
 }
 
 /// Receives that wait for messages, and messages that wait for receives. `T` is the data that the caller keeps with a waiting
-/// message.
-pub struct Matcher<T> {
+/// message, and `W` the data that the caller keeps with a waiting receive.
+pub struct Matcher<T, W = u64> {
     hash: Hash,
     sequence: u64,
-    posted: Posted,
+    posted: Posted<W>,
     unexpected: Unexpected<T>,
 }
 
 impl<T> Matcher<T> {
-    /// Makes an empty matcher, without allocating memory.
+    /// Makes an empty matcher, without allocating memory. A caller that keeps other data than a word with its receives uses
+    /// [`Matcher::default`].
     pub fn new() -> Self {
-        let (posted, unexpected) = (Posted::new(), Unexpected::new());
-        Matcher { hash: Hash::new(), sequence: 0, posted, unexpected }
+        Matcher::default()
     }
+}
 
+impl<T, W> Matcher<T, W> {
     /// Posts a receive. The receive ends with the first matching message, or waits for a message.
-    pub fn post(&mut self, pattern: Pattern, word: u64) -> Post<T> {
+    #[inline]
+    pub fn post(&mut self, pattern: Pattern, word: W) -> Post<T, W> {
         if let Some(message) = self.receive(pattern) {
-            return Post::Matched(message);
+            return Post::Matched(message, word);
         }
         let sequence = self.next();
         Post::Waiting(self.posted.add(sequence, pattern, word))
@@ -219,13 +229,14 @@ impl<T> Matcher<T> {
 
     /// Reports an arrival. The message ends the matching receive that was posted first, and is returned with that receive. If no
     /// receive matches, the call runs `keep` and stores its result as the waiting message.
+    #[inline]
     pub fn arrive<P>(
         &mut self,
         source: u64,
         tag: u64,
         message: P,
         keep: impl FnOnce(P) -> T,
-    ) -> Arrival<P> {
+    ) -> Arrival<P, W> {
         if let Some(receive) = self.posted.take_for(&self.hash, source, tag) {
             return Arrival::Matched(receive, message);
         }
@@ -234,13 +245,40 @@ impl<T> Matcher<T> {
         Arrival::Kept(self.unexpected.add(sequence, source, tag, payload))
     }
 
+    /// Reports an arrival like [`Matcher::arrive`]. If a receive matches, the call runs `matched` with the data of the receive, then
+    /// drops these data, and returns the result. The data are not copied, so this is the faster call for data of several words.
+    #[inline]
+    pub fn arrive_with<P, R>(
+        &mut self,
+        source: u64,
+        tag: u64,
+        message: P,
+        matched: impl FnOnce(&W, P) -> R,
+        keep: impl FnOnce(P) -> T,
+    ) -> Option<R> {
+        if self.posted.first_fits(source, tag) {
+            return self.posted.end_first(|word| matched(word, message));
+        }
+        if let Some(receive) = self.posted.search(&self.hash, source, tag) {
+            return Some(matched(&receive.word, message));
+        }
+        let payload = keep(message);
+        let sequence = self.next();
+        let _ = self.unexpected.add(sequence, source, tag, payload);
+        None
+    }
+
     /// Ends a waiting receive; `None` if the receive has already ended, or belongs to another matcher.
-    pub fn cancel(&mut self, id: ReceiveId) -> Option<Receive> {
+    pub fn cancel(&mut self, id: ReceiveId) -> Option<Receive<W>> {
         self.posted.cancel(id)
     }
 
     /// Receives without waiting: removes and returns the first matching message, if there is one.
+    #[inline]
     pub fn receive(&mut self, pattern: Pattern) -> Option<Message<T>> {
+        if self.unexpected.has_none() {
+            return None;
+        }
         let id = self.unexpected.find(&self.hash, pattern)?;
         self.unexpected.take(&self.hash, id)
     }
@@ -283,7 +321,7 @@ impl<T> Matcher<T> {
 
     /// Iterates over all waiting receives, in no particular order; their ids are ordered by the time of posting. A caller can use
     /// this to find the receives from a peer that has died.
-    pub fn receives(&self) -> impl Iterator<Item = Receive> {
+    pub fn receives(&self) -> impl Iterator<Item = Receive<&W>> {
         self.posted.iter()
     }
 
@@ -319,13 +357,15 @@ impl<T> Matcher<T> {
     }
 }
 
-impl<T> Default for Matcher<T> {
+impl<T, W> Default for Matcher<T, W> {
+    /// Makes an empty matcher, without allocating memory.
     fn default() -> Self {
-        Matcher::new()
+        let (posted, unexpected) = (Posted::new(), Unexpected::new());
+        Matcher { hash: Hash::new(), sequence: 0, posted, unexpected }
     }
 }
 
-impl<T> fmt::Debug for Matcher<T> {
+impl<T, W> fmt::Debug for Matcher<T, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut counts = f.debug_struct("Matcher");
         let _ = counts.field("posted", &self.posted()).field("unexpected", &self.unexpected());

@@ -23,19 +23,19 @@ enum Kept {
     Rest,
 }
 
-struct Entry {
+struct Entry<W> {
     sequence: u64,
     /// The source; 0 for any source.
     source: u64,
     /// The tag, without the bits that the shape ignores.
     tag: u64,
-    word: u64,
+    word: W,
     shape: Shape,
     kept: Kept,
     link: Link,
 }
 
-impl Linked for Entry {
+impl<W> Linked for Entry<W> {
     fn link(&self, _: usize) -> Link {
         self.link
     }
@@ -45,18 +45,27 @@ impl Linked for Entry {
     }
 }
 
-impl Entry {
+impl<W> Entry<W> {
     #[inline]
     fn fits(&self, source: u64, tag: u64) -> bool {
         self.shape.key(source, tag) == (self.source, self.tag)
     }
 
     #[inline]
-    fn receive(&self, place: u32) -> Receive {
-        let id = ReceiveId { sequence: self.sequence, place };
+    fn pattern(&self) -> Pattern {
         let source = if self.shape.any_source { None } else { Some(self.source) };
-        let pattern = Pattern { source, tag: self.tag, ignore: self.shape.ignore };
-        Receive { id, pattern, word: self.word }
+        Pattern { source, tag: self.tag, ignore: self.shape.ignore }
+    }
+
+    #[inline]
+    fn into_receive(self, place: u32) -> Receive<W> {
+        let id = ReceiveId { sequence: self.sequence, place };
+        Receive { id, pattern: self.pattern(), word: self.word }
+    }
+
+    fn receive(&self, place: u32) -> Receive<&W> {
+        let id = ReceiveId { sequence: self.sequence, place };
+        Receive { id, pattern: self.pattern(), word: &self.word }
     }
 
     /// Returns the hash of the receive in its table.
@@ -74,8 +83,8 @@ struct Shaped {
     index: Index,
 }
 
-pub(crate) struct Posted {
-    slab: Slab<Entry>,
+pub(crate) struct Posted<W> {
+    slab: Slab<Entry<W>>,
     fresh: List,
     /// The shapes that have receives, and shapes without receives whose tables can be reused.
     shapes: Vec<Shaped>,
@@ -84,7 +93,7 @@ pub(crate) struct Posted {
     passed: usize,
 }
 
-impl Posted {
+impl<W> Posted<W> {
     pub(crate) fn new() -> Self {
         let (fresh, rest) = (List::EMPTY, List::EMPTY);
         Posted { slab: Slab::new(), fresh, shapes: Vec::new(), rest, passed: 0 }
@@ -100,7 +109,7 @@ impl Posted {
     }
 
     #[inline]
-    pub(crate) fn add(&mut self, sequence: u64, pattern: Pattern, word: u64) -> ReceiveId {
+    pub(crate) fn add(&mut self, sequence: u64, pattern: Pattern, word: W) -> ReceiveId {
         let shape = pattern.shape();
         let (source, tag) = shape.key(pattern.source.unwrap_or(0), pattern.tag);
         let kept = Kept::Fresh;
@@ -108,33 +117,45 @@ impl Posted {
         ReceiveId { sequence, place: self.fresh.insert(&mut self.slab, 0, entry) }
     }
 
+    /// Checks whether the first receive of all matches a message. Most programs post receives in the order of arrival, and then it
+    /// does.
+    #[inline]
+    pub(crate) fn first_fits(&self, source: u64, tag: u64) -> bool {
+        self.passed == 0
+            && self.slab.get(self.fresh.first()).is_some_and(|entry| entry.fits(source, tag))
+    }
+
+    /// Ends the first receive of all after the use of its data.
+    #[inline]
+    pub(crate) fn end_first<R>(&mut self, with: impl FnOnce(&W) -> R) -> Option<R> {
+        let place = self.fresh.first();
+        let entry = self.slab.get(place)?;
+        let link = entry.link;
+        let result = with(&entry.word);
+        self.fresh.close_first(&mut self.slab, 0, link);
+        self.slab.free(place);
+        Some(result)
+    }
+
     /// Removes the first posted receive that matches a message.
     #[inline]
-    pub(crate) fn take_for(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<Receive> {
-        if self.passed == 0 {
-            // Most programs post receives in the order of arrival, and then the first one matches.
-            let place = self.fresh.first();
-            if place == NONE {
-                return None;
-            }
-            let first = self.slab.remove_if(place, |entry| {
-                entry.fits(source, tag).then(|| (entry.receive(place), entry.link))
-            });
-            if let Some((receive, link)) = first {
-                self.fresh.close(&mut self.slab, 0, link);
-                return Some(receive);
-            }
+    pub(crate) fn take_for(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<Receive<W>> {
+        if !self.first_fits(source, tag) {
+            return self.search(hash, source, tag);
         }
-        self.search(hash, source, tag)
+        let place = self.fresh.first();
+        let entry = self.slab.remove(place);
+        self.fresh.close_first(&mut self.slab, 0, entry.link);
+        Some(entry.into_receive(place))
     }
 
     /// Removes the first posted receive that matches a message, by the tables and along the lists.
     #[inline(never)] // a program that posts receives in the order of arrival does not come here
-    fn search(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<Receive> {
+    pub(crate) fn search(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<Receive<W>> {
         let mut found: Option<(u64, u32)> = None;
         for shaped in self.shapes.iter().filter(|shaped| !shaped.index.is_empty()) {
             let (own_source, own_tag) = shaped.shape.key(source, tag);
-            let fits = |entry: &Entry| entry.fits(source, tag);
+            let fits = |entry: &Entry<W>| entry.fits(source, tag);
             let place = shaped.index.find(&self.slab, 0, hash.of(own_source, own_tag), fits);
             if let Some(place) = place {
                 let sequence = self.slab.at(place).sequence;
@@ -159,12 +180,12 @@ impl Posted {
         place.map(|place| self.take(place))
     }
 
-    pub(crate) fn cancel(&mut self, id: ReceiveId) -> Option<Receive> {
+    pub(crate) fn cancel(&mut self, id: ReceiveId) -> Option<Receive<W>> {
         let there = self.slab.get(id.place).is_some_and(|entry| entry.sequence == id.sequence);
         there.then(|| self.take(id.place))
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Receive> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Receive<&W>> {
         self.slab.iter().map(|(place, entry)| entry.receive(place))
     }
 
@@ -193,7 +214,7 @@ impl Posted {
         }
     }
 
-    fn take(&mut self, place: u32) -> Receive {
+    fn take(&mut self, place: u32) -> Receive<W> {
         let entry = self.slab.remove(place);
         self.passed -= usize::from(!matches!(entry.kept, Kept::Fresh));
         match entry.kept {
@@ -204,7 +225,7 @@ impl Posted {
                 index.close(&mut self.slab, 0, entry.link, hash, Entry::hash);
             }
         }
-        entry.receive(place)
+        entry.into_receive(place)
     }
 
     /// Returns the table of a shape: its own table, or an empty one. `rest` may contain receives of the shape from a time when no

@@ -136,22 +136,16 @@ impl<E> Slab<E> {
         entry
     }
 
-    /// Removes the entry of a place if `pick` returns a value, and returns that value.
+    /// Drops the entry of a place.
     #[inline]
-    pub(crate) fn remove_if<R>(
-        &mut self,
-        place: u32,
-        pick: impl FnOnce(&E) -> Option<R>,
-    ) -> Option<R> {
+    pub(crate) fn free(&mut self, place: u32) {
         let number = place / CHUNK;
-        let chunk = self.chunks.get_mut(number as usize)?;
+        let chunk = &mut self.chunks[number as usize];
         let free = Slot::Free(chunk.free);
-        let slot = chunk.slot_mut(place)?;
-        let Slot::Used(entry) = &*slot else { return None };
-        let picked = pick(entry)?;
-        *slot = free;
+        if let Some(slot) = chunk.slot_mut(place) {
+            *slot = free;
+        }
         self.freed(number, place);
-        Some(picked)
     }
 
     /// Records that an entry of a chunk was removed.

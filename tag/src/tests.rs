@@ -1,6 +1,6 @@
 //! Tests of the guarantees that the crate's documentation states, one guarantee per test.
 
-use crate::{Arrival, Matcher, MessageId, Pattern, Post, ReceiveId};
+use crate::{Arrival, Matcher, MessageId, Pattern, Post, Receive, ReceiveId};
 use std::collections::HashSet;
 
 const ANY_OF_7: Pattern = Pattern { source: None, tag: 7, ignore: 0 };
@@ -8,13 +8,13 @@ const ANY_OF_7: Pattern = Pattern { source: None, tag: 7, ignore: 0 };
 fn waiting<T>(post: Post<T>) -> ReceiveId {
     match post {
         Post::Waiting(id) => id,
-        Post::Matched(message) => panic!("matched {:?}", message.id),
+        Post::Matched(message, _) => panic!("matched {:?}", message.id),
     }
 }
 
 fn taken<T>(post: Post<T>) -> T {
     match post {
-        Post::Matched(message) => message.payload,
+        Post::Matched(message, _) => message.payload,
         Post::Waiting(id) => panic!("waits as {id:?}"),
     }
 }
@@ -277,7 +277,8 @@ fn the_receives_of_one_peer_are_found_and_ended() {
         let _ = waiting(matcher.post(Pattern::exact(n % 4, n), n));
     }
     let dead = |source| source == Some(3);
-    let mut of: Vec<_> = matcher.receives().filter(|r| dead(r.pattern.source)).collect();
+    let mut of: Vec<_> =
+        matcher.receives().filter(|r| dead(r.pattern.source)).map(Receive::cloned).collect();
     of.sort_by_key(|receive| receive.id);
     assert!(of.iter().map(|receive| receive.word).eq((0..100).filter(|n| n % 4 == 3)));
     assert!(of.iter().all(|receive| matcher.cancel(receive.id) == Some(*receive)));

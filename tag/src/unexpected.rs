@@ -81,6 +81,12 @@ impl<T> Unexpected<T> {
         MessageId { sequence, place }
     }
 
+    /// Checks whether no message waits.
+    #[inline]
+    pub(crate) fn has_none(&self) -> bool {
+        self.arrived.first() == NONE
+    }
+
     /// Returns the first matching message.
     #[inline]
     pub(crate) fn find(&mut self, hash: &Hash, pattern: Pattern) -> Option<MessageId> {

@@ -100,7 +100,9 @@ fn post(matcher: &mut Matcher<u64>, lists: &mut Lists, pattern: Pattern) {
     let word = lists.count % 3;
     let expected = lists.find(pattern).map(|at| lists.messages.remove(at));
     match (matcher.post(pattern, word), expected) {
-        (Post::Matched(message), expected) => assert_eq!(Some(message), expected),
+        (Post::Matched(message, returned), expected) => {
+            assert_eq!((Some(message), returned), (expected, word));
+        }
         (Post::Waiting(id), None) => {
             assert!(lists.receive_ids.iter().all(|earlier| *earlier < id));
             lists.receive_ids.push(id);
@@ -187,7 +189,7 @@ fn run(matcher: &mut Matcher<u64>, lists: &mut Lists, call: Call) {
             assert_eq!(matcher.cancel(id), at.map(|at| lists.receives.remove(at)));
         }
         Call::CancelOf(word) => {
-            let of = matcher.receives().filter(|receive| receive.word == word);
+            let of = matcher.receives().filter(|receive| *receive.word == word);
             let first = of.map(|receive| receive.id).min();
             let at = lists.receives.iter().position(|receive| receive.word == word);
             let expected = at.map(|at| lists.receives.remove(at));
@@ -204,7 +206,7 @@ fn compare(matcher: &Matcher<u64>, lists: &Lists) {
     assert_eq!(matcher.posted(), lists.receives.len());
     assert_eq!(matcher.unexpected(), lists.messages.len());
     assert_eq!(matcher.claimed(), lists.claims.len());
-    let mut receives: Vec<Receive> = matcher.receives().collect();
+    let mut receives: Vec<Receive> = matcher.receives().map(Receive::cloned).collect();
     receives.sort_by_key(|receive| receive.id);
     assert_eq!(receives, lists.receives);
     assert!(matcher.messages().filter_map(|m| owned(Some(m))).eq(lists.messages.iter().copied()));

@@ -9,10 +9,9 @@ use crate::ops::{Kind, Op};
 use crate::peers::Peer;
 use crate::place::Listener;
 use crate::queue::Cq;
-use crate::receive::{Kept, Plain};
+use crate::receive::{Kept, Plain, Receive};
 use crate::slab::Slab;
 use crate::status::Failed;
-use crate::tagged::Posted;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
@@ -103,8 +102,7 @@ pub(crate) struct Ep {
     pub(crate) dead: RefCell<Vec<(Source, bool)>>,
     pub(crate) ops: RefCell<Slab<Op>>,
     pub(crate) plain: RefCell<Plain>,
-    pub(crate) tags: RefCell<Matcher<Kept>>,
-    pub(crate) posted: RefCell<Slab<Posted>>,
+    pub(crate) tags: RefCell<Matcher<Kept, Receive>>,
     /// Operations that wait for room, for a peer or for a key.
     pub(crate) again: RefCell<VecDeque<u32>>,
     /// Operations that have ended, while the library or a device may still access their memory.
@@ -198,7 +196,6 @@ impl Ep {
             ops: RefCell::default(),
             plain: RefCell::default(),
             tags: RefCell::default(),
-            posted: RefCell::default(),
             again: RefCell::default(),
             closing: RefCell::default(),
             requests: RefCell::default(),

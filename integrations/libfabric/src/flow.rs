@@ -27,7 +27,7 @@ const SHARE: usize = 256 << 10;
 /// The memory that a waiting message takes besides its bytes.
 const COST: usize = 128;
 /// The memory that a waiting rendezvous message takes.
-const LONG_COST: usize = 512;
+pub(crate) const LONG_COST: usize = 512;
 /// The number of bytes that a held sender may send after a grant.
 const GRANT: u64 = 256 << 10;
 /// The first and the longest pause before a grant to a sender that no receive waits for.

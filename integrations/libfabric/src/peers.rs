@@ -193,6 +193,18 @@ impl Ep {
         true
     }
 
+    /// Returns the sender at an address: the only one from which a receive accepts messages.
+    pub(crate) fn only_source(&self, address: u64) -> Result<Option<Source>, i32> {
+        let Some(av) = self.av.get() else { return Ok(None) };
+        if let Some(source) = av.source(address) {
+            return Ok(Some(source));
+        }
+        let _ = av.entry(address).ok_or(FI_EINVAL)?;
+        let _ = self.reach(address)?;
+        self.progress();
+        Err(FI_EAGAIN)
+    }
+
     /// Returns the source of a message.
     #[inline]
     pub(crate) fn source_of(&self, peer: PeerId) -> Source {

@@ -3,7 +3,7 @@
 use crate::abi::buffer::Buffer;
 use crate::address::Source;
 use crate::endpoint::{Ep, RECEIVES, add, id, one};
-use crate::flow::PLAIN;
+use crate::flow::{LONG_COST, PLAIN, cost};
 use crate::ops::{End, Kind, Op, Work};
 use crate::queue::Entry;
 use crate::status::Failed;
@@ -40,18 +40,6 @@ const SHORT: usize = 32;
 pub(crate) enum Body<'a> {
     Bytes(&'a [u8]),
     Long(Rendezvous),
-}
-
-impl<'a> From<&'a [u8]> for Body<'a> {
-    fn from(bytes: &'a [u8]) -> Body<'a> {
-        Body::Bytes(bytes)
-    }
-}
-
-impl From<Rendezvous> for Body<'_> {
-    fn from(rendezvous: Rendezvous) -> Self {
-        Body::Long(rendezvous)
-    }
 }
 
 /// The bytes of a message that waits for its receive.
@@ -237,7 +225,7 @@ impl Ep {
         let head = Head { source, flags, tag, data, len: message.len() };
         let Some(rendezvous) = message.rendezvous() else { return };
         let is_kept = match flags & FI_TAGGED != 0 {
-            true => self.arrived_tagged(head, rendezvous),
+            true => self.arrived_tagged_long(head, rendezvous),
             false => self.arrived_plain(head, Body::Long(rendezvous)),
         };
         if let Some(cost) = is_kept {
@@ -247,19 +235,30 @@ impl Ep {
 
     /// Matches a message. If no receive accepts it, the message waits, and the memory that it takes is returned.
     #[inline]
-    fn arrived_tagged<'a, B: Into<Body<'a>>>(&self, head: Head, body: B) -> Option<usize> {
-        let mut cost = 0;
-        let keep = |body: B| {
-            let kept = Kept::new(head, body.into());
-            cost = kept.stored.cost();
-            kept
+    fn arrived_tagged(&self, head: Head, bytes: &[u8]) -> Option<usize> {
+        let source = u64::from(head.source.0);
+        let keep = |bytes| Kept::new(head, Body::Bytes(bytes));
+        let matched = |receive: &Receive, bytes: &[u8]| {
+            if bytes.len() <= receive.buf.len() {
+                self.received(receive, &head, bytes);
+            } else {
+                self.deliver_slow(receive.clone(), None, head, Body::Bytes(bytes));
+            }
         };
-        let arrival = self.tags.borrow_mut().arrive(u64::from(head.source.0), head.tag, body, keep);
-        let Arrival::Matched(receive, body) = arrival else { return Some(cost) };
-        let posted = self.posted.borrow_mut().take(receive.word as u32);
-        if let Some(posted) = posted {
-            self.deliver(posted.receive, None, head, body.into());
+        let mut tags = self.tags.borrow_mut();
+        match tags.arrive_with(source, head.tag, bytes, matched, keep) {
+            Some(()) => None,
+            None => Some(cost(head.len) as usize),
         }
+    }
+
+    /// Matches a rendezvous message.
+    fn arrived_tagged_long(&self, head: Head, rendezvous: Rendezvous) -> Option<usize> {
+        let source = u64::from(head.source.0);
+        let keep = |rendezvous| Kept::new(head, Body::Long(rendezvous));
+        let arrival = self.tags.borrow_mut().arrive(source, head.tag, rendezvous, keep);
+        let Arrival::Matched(receive, rendezvous) = arrival else { return Some(LONG_COST) };
+        self.deliver_slow(receive.word, None, head, Body::Long(rendezvous));
         None
     }
 
@@ -335,7 +334,7 @@ impl Ep {
     }
 
     /// Gives a message to its receive, which has room for it.
-    #[inline]
+    #[inline(always)] // the attributes of the message stay in registers
     fn received(&self, receive: &Receive, head: &Head, bytes: &[u8]) {
         receive.buf.write(bytes);
         add(&self.counts.received, bytes.len());

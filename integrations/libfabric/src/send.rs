@@ -8,9 +8,11 @@ use crate::abi::buffer::Buffer;
 use crate::endpoint::{Ep, SENDS, add, id};
 use crate::flow::{PLAIN, TAGGED, cost};
 use crate::ops::{End, Kind, Op, Work};
+use crate::peers::Peer;
 use crate::queue::Entry;
 use crate::regions::Regions;
 use crate::status::Failed;
+use tieline::endpoint::AtOnce;
 use tieline::{Endpoint, Outcome, PostError, SendOptions};
 use tieline_libfabric_abi::*;
 
@@ -19,9 +21,10 @@ use tieline_libfabric_abi::*;
 const MOST_WAITING: usize = 1024;
 /// The number of sends after which one makes progress. A program that only sends would not learn that the receiver holds it back.
 const UNTIL_PROGRESS: u32 = 256;
-/// The lengths up to which data and payload are copied into one buffer on the stack. The short one costs less, because it is filled
-/// with zeros before.
-const TOGETHER: [usize; 2] = [64, 256];
+/// The lengths up to which data and payload are copied into one buffer on the stack: those of a message that takes one call of the
+/// library, and of others. The shorter buffer costs less, because it is filled with zeros before.
+const SHORT: usize = 64;
+const TOGETHER: usize = 256;
 
 /// The length from which a message is a rendezvous message, if a transport reads the memory of other processes: one copy by the
 /// kernel is faster than two through the transport's buffers.
@@ -63,6 +66,7 @@ impl Outgoing {
         End { len: self.buf.len(), ..End::new(Kind::Send, self.told, self.context, self.form()) }
     }
 
+    #[inline]
     fn id(&self) -> u16 {
         match (self.tag, self.data) {
             (None, None) => id::PLAIN,
@@ -70,6 +74,21 @@ impl Outgoing {
             (Some(_), None) => id::TAGGED,
             (Some(_), Some(_)) => id::TAGGED_DATA,
         }
+    }
+}
+
+impl Outgoing {
+    /// Returns the bytes of a message that goes together with its data into one buffer on the stack.
+    #[inline]
+    fn short(&self) -> Option<&[u8]> {
+        let is_plain = self.flags & FI_DELIVERY_COMPLETE == 0 && self.buf.len() <= SHORT - 8;
+        self.buf.as_slice().filter(|_| is_plain)
+    }
+
+    /// Returns the 8-byte header, and the data that come before the payload.
+    #[inline]
+    fn heads(&self) -> (u64, Option<u64>) {
+        (self.tag.or(self.data).unwrap_or(0), self.tag.and(self.data))
     }
 }
 
@@ -91,8 +110,8 @@ fn is_copied_once(endpoint: &Endpoint, message: &Outgoing) -> Result<bool, PostE
 }
 
 impl Ep {
-    /// Posts a message.
-    #[inline]
+    /// Posts a message. A short one takes one call of the library.
+    #[inline(always)] // most attributes of the message are constants of its caller
     pub(crate) fn send(&self, message: &Outgoing) -> Result<(), i32> {
         let sends = self.sends.get().wrapping_add(1);
         self.sends.set(sends);
@@ -100,42 +119,61 @@ impl Ep {
             self.progress();
         }
         let peers = self.peers.borrow();
-        if let Some(peer) = peers.get(message.to as usize) {
-            if let Some(endpoint) = peer.endpoint() {
-                if peer.is_clear.get() && !self.tx.get().is_some_and(|cq| cq.is_full()) {
-                    let posted = match self.is_headed(endpoint, message) {
-                        Ok(false) => self.post_short(endpoint, message, None),
-                        Ok(true) => match self.post_headed(endpoint, message, None) {
-                            Ok((outcome, regions)) => {
-                                drop(peers);
-                                return self.posted(message, &outcome, regions);
-                            }
-                            Err(error) => Err(error),
-                        },
-                        Err(error) => Err(error),
-                    };
-                    drop(peers);
-                    return match posted {
-                        Ok(Outcome::Done(_)) => {
-                            self.sent(message);
-                            Ok(())
-                        }
-                        Ok(outcome) => self.posted(message, &outcome, Regions::default()),
-                        Err(error) => self.refused(message, error),
-                    };
+        if let (Some(endpoint), Some(bytes)) = (self.free(&peers, message.to), message.short()) {
+            let (header, data) = message.heads();
+            let mut together = [0; SHORT];
+            let bytes = data.map_or(bytes, |data| join(&mut together, data, bytes));
+            match endpoint.send_at_once(message.id(), header, bytes) {
+                AtOnce::Done => {
+                    self.sent(message);
+                    return Ok(());
                 }
+                AtOnce::Refused(tried, ()) => {
+                    let posted = endpoint.send_further(tried, message.id(), header, bytes);
+                    drop(peers);
+                    return self
+                        .posted(message, posted.map(|outcome| (outcome, Regions::default())));
+                }
+                AtOnce::NotTried => {}
             }
         }
         drop(peers);
-        self.send_later(message.clone())
+        self.send_longer(message)
+    }
+
+    /// Returns the endpoint of a peer to which nothing waits, if the completion queue has room.
+    #[inline]
+    fn free<'a>(&self, peers: &'a [Peer], to: u64) -> Option<&'a Endpoint> {
+        let peer = peers.get(to as usize)?;
+        let endpoint = peer.endpoint()?;
+        let is_free = peer.is_clear.get() && !self.tx.get().is_some_and(|cq| cq.is_full());
+        is_free.then_some(endpoint)
+    }
+
+    /// Posts a message that is not short, or that has to wait.
+    #[inline(never)]
+    fn send_longer(&self, message: &Outgoing) -> Result<(), i32> {
+        let peers = self.peers.borrow();
+        let posted = self.free(&peers, message.to).map(|it| self.post(it, message, None));
+        drop(peers);
+        match posted {
+            Some(posted) => self.posted(message, posted),
+            None => self.send_later(message.clone()),
+        }
     }
 
     /// Reports or tracks a message that was posted.
-    fn posted(&self, message: &Outgoing, outcome: &Outcome, regions: Regions) -> Result<(), i32> {
-        if matches!(outcome, Outcome::Done(_)) && regions.is_empty() {
-            self.sent(message);
-        } else {
-            self.track(outcome, Op { regions, ..Op::new(message.end(), Work::Nothing) });
+    fn posted(
+        &self,
+        message: &Outgoing,
+        posted: Result<(Outcome, Regions), PostError>,
+    ) -> Result<(), i32> {
+        match posted {
+            Ok((Outcome::Done(_), regions)) if regions.is_empty() => self.sent(message),
+            Ok((outcome, regions)) => {
+                self.track(&outcome, Op { regions, ..Op::new(message.end(), Work::Nothing) });
+            }
+            Err(error) => return self.refused(message, error),
         }
         Ok(())
     }
@@ -290,16 +328,11 @@ impl Ep {
     ) -> Result<Outcome, PostError> {
         let bytes = copy.or_else(|| message.buf.as_slice());
         let (message_id, len) = (message.id(), message.buf.len());
-        let header = message.tag.or(message.data).unwrap_or(0);
-        let prefix = message.tag.and(message.data);
+        let (header, prefix) = message.heads();
         match (prefix, bytes) {
             (None, Some(bytes)) => endpoint.send(message_id, header, bytes),
-            (Some(data), Some(bytes)) if len + 8 <= TOGETHER[0] => {
-                let mut together = [0; TOGETHER[0]];
-                endpoint.send(message_id, header, join(&mut together, data, bytes))
-            }
-            (Some(data), Some(bytes)) if len + 8 <= TOGETHER[1] => {
-                let mut together = [0; TOGETHER[1]];
+            (Some(data), Some(bytes)) if len + 8 <= TOGETHER => {
+                let mut together = [0; TOGETHER];
                 endpoint.send(message_id, header, join(&mut together, data, bytes))
             }
             (prefix, _) => {
@@ -324,8 +357,7 @@ impl Ep {
         copy: Option<&[u8]>,
     ) -> Result<(Outcome, Regions), PostError> {
         let bytes = copy.or_else(|| message.buf.as_slice());
-        let header = message.tag.or(message.data).unwrap_or(0);
-        let (id, prefix) = (message.id(), message.tag.and(message.data));
+        let (id, (header, prefix)) = (message.id(), message.heads());
         let data = prefix.unwrap_or(0).to_le_bytes();
         let mut options = SendOptions::new();
         if prefix.is_some() {

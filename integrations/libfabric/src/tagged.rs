@@ -9,11 +9,6 @@ use crate::status::Failed;
 use tieline_libfabric_abi::*;
 use tieline_tag::{MessageId, Pattern, Post};
 
-/// A posted receive with a tag.
-pub(crate) struct Posted {
-    pub(crate) receive: Receive,
-}
-
 /// A call of `fi_trecvmsg`.
 #[derive(Clone, Debug)]
 pub(crate) struct TaggedCall {
@@ -42,23 +37,16 @@ impl Ep {
             return self.look_for(&call, pattern);
         }
         let from = call.receive.source;
-        let word = self.posted.borrow_mut().add(Posted { receive: call.receive });
-        let posted = self.tags.borrow_mut().post(pattern, u64::from(word));
+        let posted = self.tags.borrow_mut().post(pattern, call.receive);
         match posted {
-            Post::Matched(message) => {
-                let posted = self.posted.borrow_mut().take(word);
-                if let Some(posted) = posted {
-                    self.deliver_kept(posted.receive, None, message.payload);
-                }
+            Post::Matched(message, receive) => self.deliver_kept(receive, None, message.payload),
+            Post::Waiting(id) if from.is_some_and(|source| self.is_dead(source)) => {
+                let canceled = self.tags.borrow_mut().cancel(id);
+                canceled
+                    .into_iter()
+                    .for_each(|it| self.end_receive(&it.word, Failed::PEER, FI_TAGGED));
             }
-            Post::Waiting(id) => {
-                if from.is_some_and(|source| self.is_dead(source)) {
-                    let canceled = self.tags.borrow_mut().cancel(id);
-                    canceled.into_iter().for_each(|it| self.end_posted(it.word, Failed::PEER));
-                } else {
-                    self.wants(from, TAGGED);
-                }
-            }
+            Post::Waiting(_) => self.wants(from, TAGGED),
         }
         Ok(())
     }
@@ -133,15 +121,12 @@ impl Ep {
     /// Cancels a receive with a tag. Returns whether there was one with this context.
     pub(crate) fn cancel_tagged(&self, context: usize) -> bool {
         let mut tags = self.tags.borrow_mut();
-        let is_it = |word: u64| {
-            let posted = self.posted.borrow();
-            posted.get(word as u32).is_some_and(|posted| posted.receive.context == context)
-        };
+        let same = tags.receives().filter(|receive| receive.word.context == context);
         // Of several receives with the same context, the first one is canceled.
-        let found = tags.receives().filter(|receive| is_it(receive.word)).min_by_key(|it| it.id);
-        let Some(found) = found.and_then(|receive| tags.cancel(receive.id)) else { return false };
+        let found = same.map(|receive| receive.id).min();
+        let Some(found) = found.and_then(|id| tags.cancel(id)) else { return false };
         drop(tags);
-        self.end_posted(found.word, canceled());
+        self.end_receive(&found.word, canceled(), FI_TAGGED);
         true
     }
 
@@ -149,20 +134,13 @@ impl Ep {
     pub(crate) fn end_tagged_from(&self, source: Source) {
         let mut tags = self.tags.borrow_mut();
         let only = Some(u64::from(source.0));
-        let mut ended: Vec<_> =
-            tags.receives().filter(|receive| receive.pattern.source == only).collect();
-        ended.sort_by_key(|receive| receive.id);
-        ended.retain(|receive| tags.cancel(receive.id).is_some());
+        let from = tags.receives().filter(|receive| receive.pattern.source == only);
+        let mut ids: Vec<_> = from.map(|receive| receive.id).collect();
+        ids.sort();
+        let ended: Vec<_> = ids.into_iter().filter_map(|id| tags.cancel(id)).collect();
         drop(tags);
         for receive in ended {
-            self.end_posted(receive.word, Failed::PEER);
-        }
-    }
-
-    fn end_posted(&self, word: u64, failed: Failed) {
-        let posted = self.posted.borrow_mut().take(word as u32);
-        if let Some(posted) = posted {
-            self.end_receive(&posted.receive, failed, FI_TAGGED);
+            self.end_receive(&receive.word, Failed::PEER, FI_TAGGED);
         }
     }
 }

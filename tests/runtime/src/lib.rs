@@ -276,7 +276,7 @@ impl Runtime {
                 transfer.stage = Stage::Posted(id);
                 return Ok(Receiving(number));
             }
-            Post::Matched(message) => message,
+            Post::Matched(message, _) => message,
         };
         transfer.stage = Stage::Moving;
         drop(transfers);

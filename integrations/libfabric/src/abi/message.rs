@@ -25,7 +25,7 @@ pub(super) static OPS: Table<fi_ops_msg> = Table(fi_ops_msg {
 });
 
 /// Posts a message under the lock of the endpoint's domain.
-#[inline]
+#[inline(always)] // most attributes of the message are constants of its caller
 pub(super) fn post(ep: &Ep, message: &Outgoing) -> isize {
     let (len, flags) = (message.buf.len(), message.flags);
     if len > LONGEST || (flags & FI_INJECT != 0 && len > INJECT) {
@@ -46,18 +46,8 @@ pub(super) fn make_receive(
     context: *mut c_void,
     flags: u64,
 ) -> Result<Receive, i32> {
-    let source = match ep.av.get() {
-        Some(av) if ep.is_directed && src != FI_ADDR_UNSPEC => match av.source(src) {
-            Some(source) => Some(source),
-            None if av.entry(src).is_some() => {
-                let _ = ep.reach(src)?;
-                ep.progress();
-                return Err(FI_EAGAIN);
-            }
-            None => return Err(FI_EINVAL),
-        },
-        _ => None,
-    };
+    let is_directed = ep.is_directed && src != FI_ADDR_UNSPEC;
+    let source = if is_directed { ep.only_source(src)? } else { None };
     let context = context.expose_provenance();
     Ok(Receive { buf, context, told: ep.tells_rx(flags), source })
 }
