@@ -529,11 +529,11 @@ impl State {
             return Ok(());
         }
         let keep = |message: &Message<'_>| Kept::Bytes(message.keep());
-        let arrival = self.matcher.borrow_mut().arrive(source as u64, tag, message, keep);
-        if let Arrival::Matched(receive, message) = arrival {
-            self.got(receive.word as usize, (source, tag), message.payload())?;
-        }
-        Ok(())
+        let matched = |number: &u64, message: &Message<'_>| {
+            self.got(*number as usize, (source, tag), message.payload())
+        };
+        let mut matcher = self.matcher.borrow_mut();
+        matcher.arrive_with(source as u64, tag, message, matched, keep).unwrap_or(Ok(()))
     }
 
     /// Queues the receive of a rendezvous message. `from` is a rank and a tag.
