@@ -259,8 +259,8 @@ impl<T, W> Matcher<T, W> {
         if self.posted.first_fits(source, tag) {
             return self.posted.end_first(|word| matched(word, message));
         }
-        if let Some(receive) = self.posted.search(&self.hash, source, tag) {
-            return Some(matched(&receive.word, message));
+        if let Some(place) = self.posted.search(&self.hash, source, tag) {
+            return Some(self.posted.end(place, |word| matched(word, message)));
         }
         let payload = keep(message);
         let sequence = self.next();

@@ -141,7 +141,7 @@ impl<W> Posted<W> {
     #[inline]
     pub(crate) fn take_for(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<Receive<W>> {
         if !self.first_fits(source, tag) {
-            return self.search(hash, source, tag);
+            return self.search(hash, source, tag).map(|place| self.take(place));
         }
         let place = self.fresh.first();
         let entry = self.slab.remove(place);
@@ -149,9 +149,16 @@ impl<W> Posted<W> {
         Some(entry.into_receive(place))
     }
 
-    /// Removes the first posted receive that matches a message, by the tables and along the lists.
+    /// Ends a receive after the use of its data.
+    pub(crate) fn end<R>(&mut self, place: u32, with: impl FnOnce(&W) -> R) -> R {
+        let result = with(&self.slab.at(place).word);
+        let _ = self.take(place);
+        result
+    }
+
+    /// Returns the first posted receive that matches a message, by the tables and along the lists.
     #[inline(never)] // a program that posts receives in the order of arrival does not come here
-    pub(crate) fn search(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<Receive<W>> {
+    pub(crate) fn search(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<u32> {
         let mut found: Option<(u64, u32)> = None;
         for shaped in self.shapes.iter().filter(|shaped| !shaped.index.is_empty()) {
             let (own_source, own_tag) = shaped.shape.key(source, tag);
@@ -176,8 +183,7 @@ impl<W> Posted<W> {
             }
             place = entry.link.after();
         }
-        let place = found.map(|(_, place)| place).or_else(|| self.go_along(hash, source, tag));
-        place.map(|place| self.take(place))
+        found.map(|(_, place)| place).or_else(|| self.go_along(hash, source, tag))
     }
 
     pub(crate) fn cancel(&mut self, id: ReceiveId) -> Option<Receive<W>> {

@@ -195,6 +195,16 @@ fn a_panic_of_the_callers_closure_changes_nothing() {
         let _ = matcher.arrive(1, 8, (), |()| panic!("no memory"));
     }));
     assert!(caught.is_err());
+    for tag in [7, 9] {
+        // The second receive is found by the table, because the message of the first one passes it.
+        let _ = waiting(matcher.post(Pattern::exact(1, 9), 2));
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _ = matcher.arrive_with(1, tag, (), |_, ()| panic!("no room"), |()| ());
+        }));
+        assert!(caught.is_err());
+        let id = matcher.receives().filter(|receive| *receive.word == 2).map(|it| it.id).min();
+        assert!(id.and_then(|id| matcher.cancel(id)).is_some());
+    }
     assert_eq!((matcher.posted(), matcher.unexpected()), (1, 0));
     assert_eq!(word(matcher.arrive(1, 7, (), |()| ())), 1);
 }
