@@ -29,7 +29,7 @@ impl Ep {
     }
 
     /// Posts a receive with a tag, or looks for a message without receiving it.
-    #[inline]
+    #[inline(always)] // a receive that is passed on is copied once more
     pub(crate) fn receive_tagged(&self, call: TaggedCall) -> Result<(), i32> {
         let source = call.receive.source.map(|source| u64::from(source.0));
         let pattern = Pattern { source, tag: call.tag, ignore: call.ignore };

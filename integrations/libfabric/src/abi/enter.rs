@@ -30,6 +30,12 @@ impl Code for u64 {
 /// Runs a call of a domain under its lock.
 #[inline]
 pub(super) fn enter<R: Code>(domain: &Domain, body: impl FnOnce() -> R) -> R {
+    enter_inline(domain, body)
+}
+
+/// Runs a short call of a domain under its lock.
+#[inline(always)] // the constants of the call reach the body
+pub(super) fn enter_inline<R: Code>(domain: &Domain, body: impl FnOnce() -> R) -> R {
     let _guard = domain.gate.enter();
     if domain.poisoned.get() {
         return R::of(FI_EOTHER);

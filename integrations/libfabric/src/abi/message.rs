@@ -2,7 +2,7 @@
 
 use super::buffer::Buffer;
 use super::endpoint::of;
-use super::enter::{code, enter};
+use super::enter::{code, enter, enter_inline};
 use super::object::Table;
 use crate::endpoint::Ep;
 use crate::offer::{INJECT, LONGEST, PIECES, REFUSED};
@@ -24,21 +24,34 @@ pub(super) static OPS: Table<fi_ops_msg> = Table(fi_ops_msg {
     injectdata: Some(injectdata),
 });
 
-/// Posts a message under the lock of the endpoint's domain.
-#[inline(always)] // most attributes of the message are constants of its caller
-pub(super) fn post(ep: &Ep, message: &Outgoing) -> isize {
+/// Checks the length and the flags of a message.
+#[inline(always)]
+pub(super) fn check(message: &Outgoing) -> Result<(), i32> {
     let (len, flags) = (message.buf.len(), message.flags);
     if len > LONGEST || (flags & FI_INJECT != 0 && len > INJECT) {
-        return -FI_EMSGSIZE as isize;
+        return Err(FI_EMSGSIZE);
     }
     if flags & REFUSED != 0 {
-        return -FI_EOPNOTSUPP as isize;
+        return Err(FI_EOPNOTSUPP);
     }
-    enter(&ep.domain, || code(ep.send(message)))
+    Ok(())
 }
 
+/// Posts a message under the lock of the endpoint's domain. A macro gives each caller its own copy of the code, in which most
+/// attributes of the message are constants.
+macro_rules! post {
+    ($ep:expr, $message:expr $(,)?) => {{
+        let (ep, message): (&Ep, &Outgoing) = ($ep, $message);
+        match check(message) {
+            Ok(()) => enter_inline(&ep.domain, || code(ep.send(message))),
+            Err(error) => -error as isize,
+        }
+    }};
+}
+pub(super) use post;
+
 /// Makes a receive; `src` is the only accepted sender if the endpoint has `FI_DIRECTED_RECV`.
-#[inline]
+#[inline(always)] // a receive that is passed on is copied once more
 pub(super) fn make_receive(
     ep: &Ep,
     buf: Buffer,
@@ -123,7 +136,7 @@ unsafe extern "C" fn send(
     let (ep, buf) = unsafe { (of(ep), Buffer::new(buf, len)) };
     let (flags, context) = (ep.tx_flags.get(), context.expose_provenance());
     let told = ep.tells_tx(flags);
-    post(ep, &Outgoing { to, tag: None, data: None, buf, flags, told, context })
+    post!(ep, &Outgoing { to, tag: None, data: None, buf, flags, told, context })
 }
 
 unsafe extern "C" fn sendv(
@@ -141,7 +154,7 @@ unsafe extern "C" fn sendv(
     let (ep, buf) = unsafe { (of(ep), Buffer::gather(list, count)) };
     let (flags, context) = (ep.tx_flags.get(), context.expose_provenance());
     let told = ep.tells_tx(flags);
-    post(ep, &Outgoing { to, tag: None, data: None, buf, flags, told, context })
+    post!(ep, &Outgoing { to, tag: None, data: None, buf, flags, told, context })
 }
 
 unsafe extern "C" fn sendmsg(ep: *mut fid_ep, message: *const fi_msg, flags: u64) -> isize {
@@ -154,15 +167,15 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, message: *const fi_msg, flags: u64
     let buf = unsafe { Buffer::gather(message.msg_iov, message.iov_count) };
     let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(message.data);
     let (to, context) = (message.addr, message.context.expose_provenance());
-    post(ep, &Outgoing { to, tag: None, data, buf, flags, told: ep.tells_tx(flags), context })
+    post!(ep, &Outgoing { to, tag: None, data, buf, flags, told: ep.tells_tx(flags), context })
 }
 
 unsafe extern "C" fn inject(ep: *mut fid_ep, buf: *const c_void, len: usize, to: u64) -> isize {
     // SAFETY: the record is an endpoint; the buffer is valid for the call.
     let (ep, buf) = unsafe { (of(ep), Buffer::new(buf, len)) };
-    post(
+    post!(
         ep,
-        &Outgoing { to, tag: None, data: None, buf, flags: FI_INJECT, told: false, context: 0 },
+        &Outgoing { to, tag: None, data: None, buf, flags: FI_INJECT, told: false, context: 0 }
     )
 }
 
@@ -179,7 +192,7 @@ unsafe extern "C" fn senddata(
     let (ep, buf) = unsafe { (of(ep), Buffer::new(buf, len)) };
     let (flags, context) = (ep.tx_flags.get(), context.expose_provenance());
     let told = ep.tells_tx(flags);
-    post(ep, &Outgoing { to, tag: None, data: Some(data), buf, flags, told, context })
+    post!(ep, &Outgoing { to, tag: None, data: Some(data), buf, flags, told, context })
 }
 
 unsafe extern "C" fn injectdata(
@@ -192,5 +205,5 @@ unsafe extern "C" fn injectdata(
     // SAFETY: the record is an endpoint; the buffer is valid for the call.
     let (ep, buf) = unsafe { (of(ep), Buffer::new(buf, len)) };
     let data = Some(data);
-    post(ep, &Outgoing { to, tag: None, data, buf, flags: FI_INJECT, told: false, context: 0 })
+    post!(ep, &Outgoing { to, tag: None, data, buf, flags: FI_INJECT, told: false, context: 0 })
 }

@@ -2,8 +2,8 @@
 
 use super::buffer::Buffer;
 use super::endpoint::of;
-use super::enter::{code, enter};
-use super::message::{make_receive, post};
+use super::enter::{code, enter_inline};
+use super::message::{check, make_receive, post};
 use super::object::Table;
 use crate::endpoint::Ep;
 use crate::offer::{PIECES, REFUSED};
@@ -25,23 +25,18 @@ pub(super) static OPS: Table<fi_ops_tagged> = Table(fi_ops_tagged {
     injectdata,
 });
 
-/// Posts a receive under the lock of the endpoint's domain.
-#[inline]
-fn receive(
-    ep: &Ep,
-    buf: Buffer,
-    src: u64,
-    (tag, ignore): (u64, u64),
-    context: *mut c_void,
-    flags: u64,
-) -> isize {
-    enter(&ep.domain, || {
-        let receive = match make_receive(ep, buf, src, context, flags) {
-            Ok(receive) => receive,
-            Err(error) => return -error as isize,
-        };
-        code(ep.receive_tagged(TaggedCall { receive, tag, ignore, flags }))
-    })
+/// Posts a receive under the lock of the endpoint's domain. A macro gives each caller its own copy of the code, as [`post`] does.
+macro_rules! receive {
+    ($ep:expr, $buf:expr, $src:expr, ($tag:expr, $ignore:expr), $context:expr, $flags:expr) => {{
+        let (ep, flags): (&Ep, u64) = ($ep, $flags);
+        enter_inline(&ep.domain, || {
+            let receive = match make_receive(ep, $buf, $src, $context, flags) {
+                Ok(receive) => receive,
+                Err(error) => return -error as isize,
+            };
+            code(ep.receive_tagged(TaggedCall { receive, tag: $tag, ignore: $ignore, flags }))
+        })
+    }};
 }
 
 unsafe extern "C" fn recv(
@@ -57,7 +52,7 @@ unsafe extern "C" fn recv(
     // SAFETY: the record is an endpoint; the buffer is valid until the completion.
     let (ep, buf) = unsafe { (of(ep), Buffer::new(buf, len)) };
     let flags = ep.rx_flags.get() & FI_COMPLETION;
-    receive(ep, buf, src, (tag, ignore), context, flags)
+    receive!(ep, buf, src, (tag, ignore), context, flags)
 }
 
 unsafe extern "C" fn recvv(
@@ -76,7 +71,7 @@ unsafe extern "C" fn recvv(
     // SAFETY: the record is an endpoint; the buffers are valid until the completion.
     let (ep, buf) = unsafe { (of(ep), Buffer::gather(list, count)) };
     let flags = ep.rx_flags.get() & FI_COMPLETION;
-    receive(ep, buf, src, (tag, ignore), context, flags)
+    receive!(ep, buf, src, (tag, ignore), context, flags)
 }
 
 unsafe extern "C" fn recvmsg(ep: *mut fid_ep, message: *const fi_msg_tagged, flags: u64) -> isize {
@@ -90,8 +85,8 @@ unsafe extern "C" fn recvmsg(ep: *mut fid_ep, message: *const fi_msg_tagged, fla
     }
     // SAFETY: the buffers are valid until the completion.
     let buf = unsafe { Buffer::gather(message.msg_iov, message.iov_count) };
-    let tag = (message.tag, message.ignore);
-    receive(ep, buf, message.addr, tag, message.context, flags)
+    let (tag, ignore) = (message.tag, message.ignore);
+    receive!(ep, buf, message.addr, (tag, ignore), message.context, flags)
 }
 
 unsafe extern "C" fn send(
@@ -107,7 +102,7 @@ unsafe extern "C" fn send(
     let (ep, buf) = unsafe { (of(ep), Buffer::new(buf, len)) };
     let (flags, context) = (ep.tx_flags.get(), context.expose_provenance());
     let told = ep.tells_tx(flags);
-    post(ep, &Outgoing { to, tag: Some(tag), data: None, buf, flags, told, context })
+    post!(ep, &Outgoing { to, tag: Some(tag), data: None, buf, flags, told, context })
 }
 
 unsafe extern "C" fn sendv(
@@ -126,7 +121,7 @@ unsafe extern "C" fn sendv(
     let (ep, buf) = unsafe { (of(ep), Buffer::gather(list, count)) };
     let (flags, context) = (ep.tx_flags.get(), context.expose_provenance());
     let told = ep.tells_tx(flags);
-    post(ep, &Outgoing { to, tag: Some(tag), data: None, buf, flags, told, context })
+    post!(ep, &Outgoing { to, tag: Some(tag), data: None, buf, flags, told, context })
 }
 
 unsafe extern "C" fn sendmsg(ep: *mut fid_ep, message: *const fi_msg_tagged, flags: u64) -> isize {
@@ -139,7 +134,7 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, message: *const fi_msg_tagged, fla
     let buf = unsafe { Buffer::gather(message.msg_iov, message.iov_count) };
     let (tag, data) = (Some(message.tag), (flags & FI_REMOTE_CQ_DATA != 0).then_some(message.data));
     let (to, context) = (message.addr, message.context.expose_provenance());
-    post(ep, &Outgoing { to, tag, data, buf, flags, told: ep.tells_tx(flags), context })
+    post!(ep, &Outgoing { to, tag, data, buf, flags, told: ep.tells_tx(flags), context })
 }
 
 unsafe extern "C" fn inject(
@@ -152,7 +147,7 @@ unsafe extern "C" fn inject(
     // SAFETY: the record is an endpoint; the buffer is valid for the call.
     let (ep, buf) = unsafe { (of(ep), Buffer::new(buf, len)) };
     let tag = Some(tag);
-    post(ep, &Outgoing { to, tag, data: None, buf, flags: FI_INJECT, told: false, context: 0 })
+    post!(ep, &Outgoing { to, tag, data: None, buf, flags: FI_INJECT, told: false, context: 0 })
 }
 
 unsafe extern "C" fn senddata(
@@ -169,7 +164,7 @@ unsafe extern "C" fn senddata(
     let (ep, buf) = unsafe { (of(ep), Buffer::new(buf, len)) };
     let (flags, context) = (ep.tx_flags.get(), context.expose_provenance());
     let told = ep.tells_tx(flags);
-    post(ep, &Outgoing { to, tag: Some(tag), data: Some(data), buf, flags, told, context })
+    post!(ep, &Outgoing { to, tag: Some(tag), data: Some(data), buf, flags, told, context })
 }
 
 unsafe extern "C" fn injectdata(
@@ -183,5 +178,5 @@ unsafe extern "C" fn injectdata(
     // SAFETY: the record is an endpoint; the buffer is valid for the call.
     let (ep, buf) = unsafe { (of(ep), Buffer::new(buf, len)) };
     let (tag, data) = (Some(tag), Some(data));
-    post(ep, &Outgoing { to, tag, data, buf, flags: FI_INJECT, told: false, context: 0 })
+    post!(ep, &Outgoing { to, tag, data, buf, flags: FI_INJECT, told: false, context: 0 })
 }
