@@ -92,8 +92,44 @@ impl Endpoint {
     ) -> Result<Outcome, PostError> {
         match tried {
             Tried::NOT => self.send(id, header, payload),
-            Tried(code) => self.inner.send_refused(code, id, header, payload),
+            Tried(code) => self.inner.send_refused(code, id, header, payload, true),
         }
+    }
+
+    /// Sends a message that [`Endpoint::send_at_once`] did not send, without the queue: when the call returns, the transport has the
+    /// message, and the message needs no further progress of this side.
+    ///
+    /// # Errors
+    /// The errors of [`Endpoint::send`]. [`PostError::Retry`] if the transport does not accept the message now, and
+    /// [`PostError::Correct`] if the message is longer than [`Endpoint::max_message`].
+    #[doc(hidden)]
+    pub fn send_further_now(
+        &self,
+        tried: Tried,
+        id: u16,
+        header: u64,
+        payload: &[u8],
+    ) -> Result<(), PostError> {
+        let sent = match tried {
+            Tried::NOT => self.inner.send_slow(id, header, payload, false),
+            Tried(code) => self.inner.send_refused(code, id, header, payload, false),
+        };
+        sent.map(drop)
+    }
+
+    /// Sends like [`Endpoint::send_packed`], without the queue, as [`Endpoint::send_further_now`] does.
+    ///
+    /// # Errors
+    /// The errors of [`Endpoint::send_packed`].
+    #[doc(hidden)]
+    pub fn send_packed_now(
+        &self,
+        id: u16,
+        header: u64,
+        max_len: usize,
+        pack: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<(), PostError> {
+        self.pack_or_queue(id, header, max_len, pack, false).map(drop)
     }
 
     /// Puts bytes that [`RemoteKey::put_bytes_at_once`] did not put, like [`Endpoint::put_bytes`].

@@ -185,8 +185,8 @@ impl Endpoint {
     pub fn send(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, PostError> {
         match self.send_at_once(id, header, payload) {
             AtOnce::Done => Ok(Outcome::Done(0)),
-            AtOnce::NotTried => self.inner.send_slow(id, header, payload),
-            AtOnce::Refused(Tried(code), ()) => self.inner.send_refused(code, id, header, payload),
+            AtOnce::NotTried => self.inner.send_slow(id, header, payload, true),
+            AtOnce::Refused(tried, ()) => self.send_further(tried, id, header, payload),
         }
     }
 
@@ -203,6 +203,18 @@ impl Endpoint {
         header: u64,
         max_len: usize,
         pack: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Result<Outcome, PostError> {
+        self.pack_or_queue(id, header, max_len, pack, true)
+    }
+
+    /// Sends like [`Endpoint::send_packed`]. `queues`: the message waits in the queue if the transport does not accept it.
+    pub(super) fn pack_or_queue(
+        &self,
+        id: u16,
+        header: u64,
+        max_len: usize,
+        pack: impl FnOnce(&mut [u8]) -> usize,
+        queues: bool,
     ) -> Result<Outcome, PostError> {
         let ep = &*self.inner;
         ep.check_message(id, max_len)?;
@@ -228,7 +240,7 @@ impl Endpoint {
             // The provider called the packer and then reported that it does not accept the message, which breaks its contract.
             return Err(ep.message_failed(Status::ProviderFailed).into());
         };
-        if !ep.has_room(max_len) {
+        if !queues || !ep.has_room(max_len) {
             return Err(ep.refused(Status::Again));
         }
         let mut bytes = vec![0; max_len];
@@ -416,19 +428,30 @@ impl EndpointState {
         id: u16,
         header: u64,
         payload: &[u8],
+        queues: bool,
     ) -> Result<Outcome, PostError> {
         let sent = match Status::from_code(code) {
             Status::Again => patiently(|| self.message_now(id, header, payload)),
             status => Err(status),
         };
-        self.sent_or_queued(sent, id, header, payload)
+        self.sent_or_queued(sent, id, header, payload, queues)
     }
 
+    /// Sends a message that could not be tried inline. `queues`: the message waits in the queue if the transport does not accept it,
+    /// and a long message becomes a rendezvous message.
     #[cold]
-    fn send_slow(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, PostError> {
+    fn send_slow(
+        &self,
+        id: u16,
+        header: u64,
+        payload: &[u8],
+        queues: bool,
+    ) -> Result<Outcome, PostError> {
         self.check_id(id)?;
         let _ = self.ready_or_opened()?;
-        if payload.len() > self.most() {
+        if !queues {
+            self.check_message(id, payload.len())?;
+        } else if payload.len() > self.most() {
             let announced = self.announce_bytes(id, header, HeaderBytes::default(), payload);
             return announced.map_err(|error| self.refused(error));
         }
@@ -440,7 +463,7 @@ impl EndpointState {
             true => patiently(|| self.message_now(id, header, payload)),
             false => Err(Status::Again),
         };
-        self.sent_or_queued(sent, id, header, payload)
+        self.sent_or_queued(sent, id, header, payload, queues)
     }
 
     fn sent_or_queued(
@@ -449,10 +472,11 @@ impl EndpointState {
         id: u16,
         header: u64,
         payload: &[u8],
+        queues: bool,
     ) -> Result<Outcome, PostError> {
         match sent {
             Ok(()) => Ok(Outcome::Done(0)),
-            Err(Status::Again) if self.has_room(payload.len()) => {
+            Err(Status::Again) if queues && self.has_room(payload.len()) => {
                 self.queue_message(id, header, payload.into()).map_err(|error| self.refused(error))
             }
             Err(Status::Again) => Err(self.refused(Status::Again)),

@@ -14,6 +14,7 @@
 
 use crate::address::Source;
 use crate::endpoint::{Ep, id};
+use crate::peers::Peer;
 use crate::receive::Stored;
 use std::time::{Duration, Instant};
 use tieline::{Endpoint, Message, PeerId};
@@ -252,14 +253,15 @@ impl Ep {
         }
     }
 
-    /// Tells a receiver that holds this endpoint back that there are messages. Returns `false` if there is no room for that.
-    pub(crate) fn starve(&self, peer: &crate::peers::Peer, endpoint: &Endpoint) -> bool {
+    /// Tells a receiver that holds this endpoint back that there are messages: those that wait, and one of the kind `next` if it is
+    /// not 0. Returns `false` if there is no room for that.
+    pub(crate) fn starve(&self, peer: &Peer, endpoint: &Endpoint, next: u64) -> bool {
         let (ops, waiting, told) = (self.ops.borrow(), peer.waiting.borrow(), peer.told.get());
         let kind_of = |index: &u32| ops.get(*index).map_or(0, |op| op.work.kind_of_message());
         // The receiver knows the kinds of all messages but the last one, if it was told since its last grant.
         let kinds = match told {
-            0 => waiting.iter().fold(0, |kinds, index| kinds | kind_of(index)),
-            _ => told | waiting.back().map_or(0, kind_of),
+            0 => waiting.iter().fold(next, |kinds, index| kinds | kind_of(index)),
+            _ => told | next | waiting.back().map_or(0, kind_of),
         };
         if kinds == told {
             return true;

@@ -12,7 +12,7 @@ use crate::peers::Peer;
 use crate::queue::Entry;
 use crate::regions::Regions;
 use crate::status::Failed;
-use tieline::endpoint::AtOnce;
+use tieline::endpoint::{AtOnce, Tried};
 use tieline::{Endpoint, Outcome, PostError, SendOptions};
 use tieline_libfabric_abi::*;
 
@@ -52,7 +52,7 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     pub(crate) fn kind(&self) -> u64 {
-        if self.message.tag.is_some() { TAGGED } else { PLAIN }
+        self.message.kind()
     }
 }
 
@@ -78,6 +78,18 @@ impl Outgoing {
 }
 
 impl Outgoing {
+    /// Returns the kind of the message, as [`crate::flow`] distinguishes them.
+    fn kind(&self) -> u64 {
+        if self.tag.is_some() { TAGGED } else { PLAIN }
+    }
+
+    /// Checks whether the application learns nothing about the message after the call. It may then make no progress for a long time.
+    /// Therefore such a message never waits in the provider or in the library: the call returns `-FI_EAGAIN` instead.
+    #[inline]
+    fn is_forgotten(&self) -> bool {
+        self.flags & FI_INJECT != 0 && !self.told
+    }
+
     /// Returns the bytes of a message that goes together with its data into one buffer on the stack.
     #[inline]
     fn short(&self) -> Option<&[u8]> {
@@ -100,6 +112,11 @@ fn join<'a>(buffer: &'a mut [u8], data: u64, bytes: &[u8]) -> &'a [u8] {
     before.copy_from_slice(&data.to_le_bytes());
     rest.copy_from_slice(bytes);
     together
+}
+
+/// Returns the outcome of a message that the transport has.
+fn done((): ()) -> Outcome {
+    Outcome::Done(0)
 }
 
 /// Checks whether a message of at least [`ONE_COPY`] bytes is read from its own memory.
@@ -129,7 +146,11 @@ impl Ep {
                     return Ok(());
                 }
                 AtOnce::Refused(tried, ()) => {
-                    let posted = endpoint.send_further(tried, message.id(), header, bytes);
+                    let id = message.id();
+                    let posted = match message.is_forgotten() {
+                        true => endpoint.send_further_now(tried, id, header, bytes).map(done),
+                        false => endpoint.send_further(tried, id, header, bytes),
+                    };
                     drop(peers);
                     return self
                         .posted(message, posted.map(|outcome| (outcome, Regions::default())));
@@ -194,11 +215,39 @@ impl Ep {
     fn refused(&self, message: &Outgoing, error: PostError) -> Result<(), i32> {
         let failed = Failed::from(error);
         if failed.error == FI_EAGAIN {
-            self.is_stuck.set(true);
-            self.progress();
-            return Err(FI_EAGAIN);
+            return self.stuck();
         }
         self.unsent(message, failed)
+    }
+
+    /// Makes progress instead of a post, which the application repeats.
+    #[cold]
+    fn stuck(&self) -> Result<(), i32> {
+        self.is_stuck.set(true);
+        self.progress();
+        Err(FI_EAGAIN)
+    }
+
+    /// Sends a message that does not wait to a peer that holds messages back or is not resolved, if there is credit for it.
+    #[cold]
+    fn send_on_credit(&self, message: &Outgoing) -> Result<(), i32> {
+        let peers = self.peers.borrow();
+        let peer = &peers[message.to as usize];
+        let endpoint = peer.endpoint().filter(|_| peer.waiting.borrow().is_empty());
+        let credit = peer.credit.get();
+        let posted = match (endpoint, credit) {
+            (None, _) => None,
+            (Some(endpoint), Some(0)) if endpoint.error().is_none() => {
+                let _ = self.starve(peer, endpoint, message.kind());
+                None
+            }
+            (Some(endpoint), _) => Some(self.post(endpoint, message, None)),
+        };
+        if matches!(posted, Some(Ok(_))) {
+            peer.credit.set(credit.map(|credit| credit.saturating_sub(cost(message.buf.len()))));
+        }
+        drop(peers);
+        posted.map_or_else(|| self.stuck(), |posted| self.posted(message, posted))
     }
 
     /// Reports a message that was not sent. If its peer has ended, the message gets an entry like one that was sent before: some
@@ -222,11 +271,12 @@ impl Ep {
         if let Err(error) = self.reach(to) {
             return self.unsent(&message, Failed::new(error));
         }
+        if message.is_forgotten() {
+            return self.send_on_credit(&message);
+        }
         let waits = self.peers.borrow()[to as usize].waiting.borrow().len();
         if waits >= MOST_WAITING {
-            self.is_stuck.set(true);
-            self.progress();
-            return Err(FI_EAGAIN);
+            return self.stuck();
         }
         let copy = (message.flags & FI_INJECT != 0).then(|| message.buf.copy());
         let op = Op::new(message.end(), Work::Send(Box::new(Waiting { message, copy })));
@@ -253,7 +303,7 @@ impl Ep {
             }
             let held = endpoint.filter(|it| peer.credit.get() == Some(0) && it.error().is_none());
             if let Some(endpoint) = held {
-                if !self.starve(peer, endpoint) {
+                if !self.starve(peer, endpoint, 0) {
                     drop(peers);
                     self.send_later_to(to);
                 }
@@ -329,22 +379,33 @@ impl Ep {
         let bytes = copy.or_else(|| message.buf.as_slice());
         let (message_id, len) = (message.id(), message.buf.len());
         let (header, prefix) = message.heads();
+        let now = message.is_forgotten();
+        let send = |bytes: &[u8]| match now {
+            true => endpoint.send_further_now(Tried::NOT, message_id, header, bytes).map(done),
+            false => endpoint.send(message_id, header, bytes),
+        };
         match (prefix, bytes) {
-            (None, Some(bytes)) => endpoint.send(message_id, header, bytes),
+            (None, Some(bytes)) => send(bytes),
             (Some(data), Some(bytes)) if len + 8 <= TOGETHER => {
                 let mut together = [0; TOGETHER];
-                endpoint.send(message_id, header, join(&mut together, data, bytes))
+                send(join(&mut together, data, bytes))
             }
             (prefix, _) => {
                 let before = if prefix.is_some() { 8 } else { 0 };
-                endpoint.send_packed(message_id, header, len + before, |out| {
+                let pack = |out: &mut [u8]| {
                     out[..before].copy_from_slice(&prefix.unwrap_or(0).to_le_bytes()[..before]);
                     match copy {
                         Some(copy) => out[before..before + len].copy_from_slice(copy),
                         None => _ = message.buf.read(&mut out[before..]),
                     }
                     before + len
-                })
+                };
+                match now {
+                    true => {
+                        endpoint.send_packed_now(message_id, header, len + before, pack).map(done)
+                    }
+                    false => endpoint.send_packed(message_id, header, len + before, pack),
+                }
             }
         }
     }
