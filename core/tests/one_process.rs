@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use tieline::{AtomicOp, CompletionError, Context, Outcome, Region, Status, Width};
+use tieline::endpoint::Tried;
+use tieline::{AtomicOp, CompletionError, Context, Outcome, PostError, Region, Status, Width};
 
 fn until(worker: &tieline::Worker, done: impl Fn() -> bool) {
     while !done() {
@@ -471,6 +472,43 @@ fn packed_messages_to_a_receiver_that_does_not_poll_wait_and_harm_nobody() {
         // The library blames no provider: memory and workers are available as before.
         let _ = context.alloc(4096).unwrap();
         let _ = context.worker().unwrap();
+    }
+}
+
+#[test]
+fn message_without_queue_needs_no_further_progress_of_sender() {
+    let context = Context::open().unwrap();
+    for len in [8usize, 100, 5000] {
+        let (sender, receiver) = (context.worker().unwrap(), context.worker().unwrap());
+        let next = Rc::new(Cell::new(0u64));
+        let count = next.clone();
+        receiver
+            .on_message(1, move |m| {
+                assert_eq!((m.header(), m.payload().len()), (count.get(), len));
+                count.set(count.get() + 1);
+            })
+            .unwrap();
+        let endpoint = sender.connect(&receiver.address().unwrap()).unwrap();
+        let bytes = vec![7; len];
+        let send = |n: u64| match n % 2 {
+            0 => endpoint.send_further_now(Tried::NOT, 1, n, &bytes),
+            _ => endpoint.send_packed_now(1, n, len, |out| {
+                out.copy_from_slice(&bytes);
+                len
+            }),
+        };
+        // The first message connects the endpoint, which takes progress of both.
+        until(&sender, || {
+            let _ = receiver.progress();
+            send(0).is_ok()
+        });
+        let refused = (1u64..).find_map(|n| send(n).err().map(|error| (n, error)));
+        let (sent, error) = refused.unwrap();
+        assert!(matches!(error, PostError::Retry(_)), "after {sent} messages: {error}");
+        until(&receiver, || next.get() == sent);
+        let longer = vec![7; endpoint.max_message().unwrap() + 1];
+        let error = endpoint.send_further_now(Tried::NOT, 1, sent, &longer).unwrap_err();
+        assert_eq!(error.status(), Status::TooLarge);
     }
 }
 
