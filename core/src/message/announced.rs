@@ -186,6 +186,20 @@ impl Rendezvous {
         }
     }
 
+    /// Receives the message's first `len` bytes into memory that is not registered, if a transport copies them within the call.
+    /// Otherwise the message is returned unchanged.
+    ///
+    /// # Safety
+    /// The `len` bytes at `to` are valid for writes, and nothing else accesses them during the call.
+    #[doc(hidden)]
+    #[allow(unsafe_code)] // the caller upholds the contract
+    pub unsafe fn receive_at_once(self, to: *mut u8, len: usize) -> Result<(), Rendezvous> {
+        let mut this = self;
+        let worker = this.worker.upgrade();
+        this.over = worker.is_some_and(|worker| worker.take_at_once(&this.inner, to, len));
+        if this.over { Ok(()) } else { Err(this) }
+    }
+
     /// Does the same as [`Rendezvous::receive_into`], of which this is the earlier name.
     ///
     /// # Errors

@@ -178,6 +178,75 @@ impl WorkerState {
         self.announcements.reuse(announced);
     }
 
+    /// Returns the endpoint for the transfer of a message, and whether the answer takes it too.
+    fn endpoint_for(self: &Rc<Self>, announced: &Announced) -> Result<(Endpoint, bool), PostError> {
+        let peer = announced.from.peer;
+        let has_left = announced.stage.get() == Stage::Left;
+        let back = match self.reply_endpoint(peer) {
+            Ok(back) if !has_left => back,
+            Err(error) if !has_left && self.peers.borrow().get(peer).is_some() => {
+                return Err(error.into());
+            }
+            _ => return Err(left(announced).into()),
+        };
+        // The application may have closed its endpoint.
+        let is_open = back.is_open();
+        let open = if is_open { back } else { self.own_endpoint(peer)? };
+        // An answer to a message that no circuit carried takes the same endpoint.
+        let answers = is_open && announced.from.circuit.is_none();
+        Ok((Endpoint::internal(open), answers))
+    }
+
+    /// Checks whether the sender has further messages to work on, so that it is not asked to copy a part of this one.
+    fn copies_alone(&self, announced: &Announced, len: usize) -> bool {
+        let may_share = (self.shared.core.assist_size..WORTH_SHARING).contains(&len);
+        may_share && self.announcements.of(announced.from.peer) > 1
+    }
+
+    /// Answers a message whose bytes were fetched. `over`: the endpoint that the answer takes.
+    fn answer_fetched(
+        self: &Rc<Self>,
+        announced: &Announced,
+        over: Option<&Endpoint>,
+        is_kept: bool,
+    ) {
+        self.forget_announced(announced);
+        let value = if is_kept { KEPT } else { 0 };
+        let answer = Answer::reply(announced.token, Ok(value));
+        match over {
+            Some(endpoint) => self.answer_over(&endpoint.inner, announced.from, answer),
+            None => self.answer(announced.from, answer),
+        }
+    }
+
+    /// Fetches a message's first bytes into memory without a registration, if a lane does so within the call. Otherwise nothing has
+    /// changed.
+    pub(crate) fn take_at_once(
+        self: &Rc<Self>,
+        announced: &Announced,
+        to: *mut u8,
+        len: usize,
+    ) -> bool {
+        let is_possible = self.check_open().is_ok()
+            && announced.stage.get() == Stage::Waiting
+            && (1..=announced.len).contains(&len);
+        let Some((endpoint, answers)) =
+            is_possible.then(|| self.endpoint_for(announced).ok()).flatten()
+        else {
+            return false;
+        };
+        // The cell is not borrowed while a lane is opened, which may call the application.
+        let bytes = announced.key.take();
+        let alone = self.copies_alone(announced, len);
+        let fetched = endpoint.inner.fetch_at_once(&bytes, to, len, alone);
+        if announced.stage.get() == Stage::Waiting {
+            *announced.key.borrow_mut() = bytes;
+        }
+        let Ok(Some(is_kept)) = fetched else { return false };
+        self.answer_fetched(announced, answers.then_some(&endpoint), is_kept);
+        true
+    }
+
     /// Posts the transfer of a message's first bytes into this memory.
     pub(crate) fn take_announced(
         self: &Rc<Self>,
@@ -195,21 +264,7 @@ impl WorkerState {
         if len > announced.len {
             return Err(too_much(len, announced.len).into());
         }
-        let peer = announced.from.peer;
-        let has_left = announced.stage.get() == Stage::Left;
-        let back = match self.reply_endpoint(peer) {
-            Ok(back) if !has_left => back,
-            Err(error) if !has_left && self.peers.borrow().get(peer).is_some() => {
-                return Err(error.into());
-            }
-            _ => return Err(left(announced).into()),
-        };
-        // The application may have closed its endpoint.
-        let is_open = back.is_open();
-        let open = if is_open { back } else { self.own_endpoint(peer)? };
-        // An answer to a message that no circuit carried takes the same endpoint.
-        let answers = is_open && announced.from.circuit.is_none();
-        let endpoint = Endpoint::internal(open);
+        let (endpoint, answers) = self.endpoint_for(announced)?;
         pieces.iter().try_for_each(|(local, _)| endpoint.inner.check_local(local))?;
         let ended_without = |whole| {
             self.shared.part(whole, Err(taken_back(announced)));
@@ -224,8 +279,7 @@ impl WorkerState {
         }
         // The cell is not borrowed while a lane is opened, which may call the application.
         let bytes = announced.key.take();
-        let may_share = (self.shared.core.assist_size..WORTH_SHARING).contains(&len);
-        let alone = may_share && self.announcements.of(peer) > 1;
+        let alone = self.copies_alone(announced, len);
         let fetched = match pieces {
             [(local, range)] => {
                 let to = local.inner.span.range(range.start, len).map_err(Error::from);
@@ -235,13 +289,7 @@ impl WorkerState {
         };
         if let Ok(Some(is_kept)) = fetched {
             *announced.key.borrow_mut() = bytes;
-            self.forget_announced(announced);
-            let value = if is_kept { KEPT } else { 0 };
-            let answer = Answer::reply(announced.token, Ok(value));
-            match answers {
-                true => self.answer_over(&endpoint.inner, announced.from, answer),
-                false => self.answer(announced.from, answer),
-            }
+            self.answer_fetched(announced, answers.then_some(&endpoint), is_kept);
             return Ok(Outcome::Done(0));
         }
         let import = |_| endpoint.import_announced(&bytes, announced.len);

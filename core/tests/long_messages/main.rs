@@ -56,6 +56,44 @@ fn messages_of_any_length_arrive_in_order_in_receivers_buffers() {
     }
 }
 
+/// All of a message is received, its first byte, more than it has, and nothing. The message is shorter than those of which the sender
+/// copies a part.
+#[test]
+#[allow(unsafe_code)]
+fn message_is_received_into_memory_without_registration_or_returned_unchanged() {
+    const LEN: usize = 100_000;
+    for (name, settings) in transports() {
+        let pair = Pair::new(&settings);
+        let sent = bytes(3, LEN);
+        let lent = pair.here.register_transient(sent.clone()).unwrap();
+        let mut times = 0;
+        for len in [LEN, 1, LEN + 1, 0, LEN] {
+            let outcome = pair.endpoint().send_regions(ID, 5, &[(&lent, 0..LEN)]).unwrap();
+            let mut to = vec![0; len + 8];
+            // SAFETY: the vector has `len` bytes, and nothing else accesses them.
+            let received = unsafe { pair.announced().receive_at_once(to.as_mut_ptr(), len) };
+            times += u32::from(received.is_ok());
+            let got = match received {
+                Ok(()) => len,
+                Err(unchanged) => {
+                    let got = len.min(LEN);
+                    let memory = pair.there.register_transient(vec![0; got]).unwrap();
+                    let taken = unchanged.receive_into(&memory, 0..got).unwrap();
+                    let _ = pair.end(&pair.receiver, taken).unwrap();
+                    assert_eq!(to, vec![0; len + 8], "{name}");
+                    to[..got].copy_from_slice(&memory.into_buffer().unwrap());
+                    got
+                }
+            };
+            assert!(to[..got] == sent[..got] && to[got..].iter().all(|b| *b == 0), "{name}: {len}");
+            let _ = pair.end(&pair.sender, outcome).unwrap();
+        }
+        // A transport that copies between processes does so within the call, unless the length is not one of the message.
+        let copies = settings.iter().any(|(_, value)| value.contains("shm-cma"));
+        assert_eq!(times, if copies { 3 } else { 0 }, "{name}");
+    }
+}
+
 #[test]
 fn transient_buffer_is_sent_in_place_and_returned_after_receive() {
     for (name, settings) in transports() {

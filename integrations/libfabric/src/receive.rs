@@ -10,7 +10,7 @@ use crate::status::Failed;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use tieline::{Message, PostError, Rendezvous, Status};
+use tieline::{Message, Outcome, PostError, Rendezvous, Status};
 use tieline_libfabric_abi::*;
 use tieline_tag::Arrival;
 
@@ -355,8 +355,12 @@ impl Ep {
 
     /// Starts the transfer of a rendezvous message.
     pub(crate) fn receive_long(&self, mut op: Op, rendezvous: Rendezvous) {
-        let len = op.end.len;
+        let (len, mut rendezvous) = (op.end.len, rendezvous);
         if op.regions.is_empty() {
+            match op.buf.receive(rendezvous, len) {
+                Ok(()) => return self.tell(op.end, None),
+                Err(unchanged) => rendezvous = unchanged,
+            }
             match op.buf.lend(&self.domain.context, len) {
                 Ok(regions) => op.regions = regions,
                 Err(error) => {
@@ -367,6 +371,7 @@ impl Ep {
         }
         let started = op.regions.with_pieces(|pieces| rendezvous.receive_into_pieces(pieces));
         match started {
+            Ok(Outcome::Done(_)) => self.close_op(op),
             Ok(outcome) => self.track(&outcome, op),
             Err(not) if matches!(not.error, PostError::Retry(_)) => {
                 op.work = Work::Receive(not.announcement);

@@ -2,7 +2,7 @@
 
 use crate::regions::Regions;
 use core::ffi::c_void;
-use tieline::{Context, Endpoint, OpenError, Outcome, PostError, RemoteKey};
+use tieline::{Context, Endpoint, OpenError, Outcome, PostError, RemoteKey, Rendezvous};
 
 /// Memory of the application: one piece, or several. It stays valid until the operation's completion.
 #[derive(Clone, Debug, Default)]
@@ -132,6 +132,17 @@ impl Buffer {
         let at = core::ptr::with_exposed_provenance_mut::<u8>(at);
         // SAFETY: as for `put`; the application does not access the memory during the operation.
         unsafe { endpoint.get_raw(at, len, key, offset) }
+    }
+
+    /// Receives a rendezvous message into a buffer of one piece, if a transport copies its first `len` bytes within the call.
+    /// Otherwise the message is returned unchanged.
+    pub(crate) fn receive(&self, rendezvous: Rendezvous, len: usize) -> Result<(), Rendezvous> {
+        if !self.is_one_piece() || len > self.first.1 {
+            return Err(rendezvous);
+        }
+        let at = core::ptr::with_exposed_provenance_mut::<u8>(self.first.0);
+        // SAFETY: the memory of the application has this room, and nothing else accesses it before the completion.
+        unsafe { rendezvous.receive_at_once(at, len) }
     }
 
     /// Copies as many of the bytes as there is room for into the buffer.
