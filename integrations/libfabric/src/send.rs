@@ -346,13 +346,15 @@ impl Ep {
         self.todo.set(true);
     }
 
-    /// Checks whether a message is acknowledged, longer than the lane carries, or copied once.
+    /// Checks whether a message is acknowledged, longer than the lane carries, or copied once. Returns `None` for other messages, and
+    /// otherwise whether the message is copied once.
     #[inline]
-    fn is_headed(&self, endpoint: &Endpoint, message: &Outgoing) -> Result<bool, PostError> {
+    fn headed(&self, endpoint: &Endpoint, message: &Outgoing) -> Result<Option<bool>, PostError> {
         let (most, len) = (endpoint.max_message()?, message.buf.len());
         let delivered = message.flags & FI_DELIVERY_COMPLETE != 0;
         let is_long = len.saturating_add(8) > most;
-        Ok(delivered || is_long || (len >= ONE_COPY && is_copied_once(endpoint, message)?))
+        let once = len >= ONE_COPY && is_copied_once(endpoint, message)?;
+        Ok((delivered || is_long || once).then_some(once))
     }
 
     /// Posts a message to a peer that is resolved. The registrations are those of a message that is not copied.
@@ -362,8 +364,8 @@ impl Ep {
         message: &Outgoing,
         copy: Option<&[u8]>,
     ) -> Result<(Outcome, Regions), PostError> {
-        if self.is_headed(endpoint, message)? {
-            return self.post_headed(endpoint, message, copy);
+        if let Some(once) = self.headed(endpoint, message)? {
+            return self.post_headed(endpoint, message, copy, once);
         }
         Ok((self.post_short(endpoint, message, copy)?, Regions::default()))
     }
@@ -416,6 +418,7 @@ impl Ep {
         endpoint: &Endpoint,
         message: &Outgoing,
         copy: Option<&[u8]>,
+        once: bool,
     ) -> Result<(Outcome, Regions), PostError> {
         let bytes = copy.or_else(|| message.buf.as_slice());
         let (id, (header, prefix)) = (message.id(), message.heads());
@@ -428,7 +431,6 @@ impl Ep {
             options = options.delivered();
         }
         let len = message.buf.len();
-        let once = len >= ONE_COPY && is_copied_once(endpoint, message)?;
         if once {
             options = options.rendezvous();
         }
