@@ -92,7 +92,7 @@ impl Endpoint {
     ) -> Result<Outcome, PostError> {
         match tried {
             Tried::NOT => self.send(id, header, payload),
-            Tried(code) => self.inner.send_refused(code, id, header, payload, true),
+            Tried(code) => self.inner.send_refused(code, id, header, payload),
         }
     }
 
@@ -111,8 +111,8 @@ impl Endpoint {
         payload: &[u8],
     ) -> Result<(), PostError> {
         let sent = match tried {
-            Tried::NOT => self.inner.send_slow(id, header, payload, false),
-            Tried(code) => self.inner.send_refused(code, id, header, payload, false),
+            Tried::NOT => self.inner.send_or_queue(id, header, payload, false),
+            Tried(code) => self.inner.refused_or_queued(code, id, header, payload, false),
         };
         sent.map(drop)
     }

@@ -185,8 +185,8 @@ impl Endpoint {
     pub fn send(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, PostError> {
         match self.send_at_once(id, header, payload) {
             AtOnce::Done => Ok(Outcome::Done(0)),
-            AtOnce::NotTried => self.inner.send_slow(id, header, payload, true),
-            AtOnce::Refused(tried, ()) => self.send_further(tried, id, header, payload),
+            AtOnce::NotTried => self.inner.send_slow(id, header, payload),
+            AtOnce::Refused(Tried(code), ()) => self.inner.send_refused(code, id, header, payload),
         }
     }
 
@@ -428,6 +428,22 @@ impl EndpointState {
         id: u16,
         header: u64,
         payload: &[u8],
+    ) -> Result<Outcome, PostError> {
+        self.refused_or_queued(code, id, header, payload, true)
+    }
+
+    #[cold]
+    fn send_slow(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, PostError> {
+        self.send_or_queue(id, header, payload, true)
+    }
+
+    /// Sends a message that the transport did not accept inline. `queues`: the message waits in the queue if necessary.
+    fn refused_or_queued(
+        &self,
+        code: i32,
+        id: u16,
+        header: u64,
+        payload: &[u8],
         queues: bool,
     ) -> Result<Outcome, PostError> {
         let sent = match Status::from_code(code) {
@@ -439,8 +455,7 @@ impl EndpointState {
 
     /// Sends a message that could not be tried inline. `queues`: the message waits in the queue if the transport does not accept it,
     /// and a long message becomes a rendezvous message.
-    #[cold]
-    fn send_slow(
+    fn send_or_queue(
         &self,
         id: u16,
         header: u64,
