@@ -60,7 +60,7 @@ fn messages_of_any_length_arrive_in_order_in_receivers_buffers() {
 /// copies a part.
 #[test]
 #[allow(unsafe_code)]
-fn message_is_received_into_memory_without_registration_or_returned_unchanged() {
+fn message_is_received_into_memory_that_is_not_registered() {
     const LEN: usize = 100_000;
     for (name, settings) in transports() {
         let pair = Pair::new(&settings);
