@@ -411,7 +411,7 @@ impl Ep {
         loop {
             let mut plain = self.plain.borrow_mut();
             // The messages that are kept have found no receive before, so this buffer takes them.
-            let Some(kept) = plain.take_kept(source) else { return };
+            let Some(kept) = plain.take_kept(source) else { break };
             let mut passed = Vec::new();
             let found = plain.take(&kept.head, self.least_room.get(), &mut passed);
             match found {
@@ -426,6 +426,9 @@ impl Ep {
                     return self.return_buffers(&passed);
                 }
             }
+        }
+        if let Some(ended) = source.filter(|source| self.is_dead(*source)) {
+            self.end_receives_from(ended);
         }
     }
 
