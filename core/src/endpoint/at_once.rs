@@ -5,12 +5,13 @@
 //! functions do not unwind. For an operation that did not complete, [`Tried`] tells the caller where to continue.
 
 use super::record::{Completion, atomic_op_record, rma_op};
+use super::route::ModulePair;
 use super::{Endpoint, MAX_MESSAGE_ID, RemoteKey, State};
 use crate::proto::emulate::AtomicCall;
 use crate::request::Outcome;
 use crate::{PostError, Status};
 use tieline_plugin_api::abi::{Atomic, Iov};
-use tieline_plugin_api::{OK, atomic_op};
+use tieline_plugin_api::{OK, atomic_op, caps};
 
 /// The status that a provider returned for an operation not completed inline; `OK` if no provider was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +131,17 @@ impl Endpoint {
         pack: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<(), PostError> {
         self.pack_or_queue(id, header, max_len, pack, false).map(drop)
+    }
+
+    /// Checks whether the module of the message lane may keep sent messages until its next poll, to write several of them with one
+    /// system call. [`Worker::progress_everywhere`](crate::Worker::progress_everywhere) writes them.
+    #[doc(hidden)]
+    #[inline]
+    #[must_use]
+    pub fn may_keep_until_poll(&self) -> bool {
+        let ep = &*self.inner;
+        let of = |pair: ModulePair| ep.shared.interfaces[pair.interface].attr.caps;
+        ep.route.message().is_some_and(|pair| of(pair) & caps::SLOW_POLL != 0)
     }
 
     /// Puts bytes that [`RemoteKey::put_bytes_at_once`] did not put, like [`Endpoint::put_bytes`].

@@ -72,6 +72,13 @@ impl Worker {
         self.inner.arm_to_wait()
     }
 
+    /// Makes progress like [`Worker::progress`], and polls every interface.
+    #[doc(hidden)]
+    pub fn progress_everywhere(&self) -> usize {
+        self.inner.look_at_all();
+        self.inner.progress()
+    }
+
     /// Makes progress. If there were no events, the call sleeps until there may be some, at most `timeout`, and makes progress
     /// again.
     ///

@@ -1,5 +1,6 @@
 /* An injected message is with the transport when the call returns: the receiver gets it, though the sender makes no further call. The
-   sender is a process that waits for a word of the receiver, as a program in a call of its launcher does. */
+   sender is a process that waits for a word of the receiver, as a program in a call of its launcher does. With the argument `bursts`,
+   the transport is not filled: over TCP, the end of a full connection's data waits for later calls. */
 #define WANTED (FI_MSG | FI_TAGGED)
 #include "opened.h"
 #include <poll.h>
@@ -10,8 +11,8 @@
 #include <signal.h>
 #include <unistd.h>
 
-enum { PEER = 0, TAG = 5, LONG = 4096, TRIES = 2000, MOST = 1 << 20 };
-static int line;
+enum { PEER = 0, TAG = 5, LONG = 4096, TRIES = 2000, MOST = 1 << 20, BURST = 20 };
+static int line, only_bursts;
 static uint8_t bytes[LONG];
 
 static void say(const void *what, size_t len) {
@@ -46,7 +47,10 @@ static void sender(void) {
     EXPECT(POSTED(fi_tinject(ep, "first", 6, PEER, TAG)) == 0);
     say("", 1);
     hear(&word, 1);
-    for (size_t len = 8; len <= LONG; len *= LONG / 8) {
+    for (int i = 0; i < BURST; i++)
+        EXPECT((i % 2 ? fi_tinjectdata(ep, "next", 5, 0, PEER, TAG) : fi_tinject(ep, "next", 5, PEER, TAG)) == 0);
+    hear(&word, 1);
+    for (size_t len = 8; !only_bursts && len <= LONG; len *= LONG / 8) {
         uint64_t count = fill(len);
         EXPECT(count > 0 && count < MOST);
         say(&count, sizeof count);
@@ -74,7 +78,11 @@ static void receiver(void) {
     char word;
     hear(&word, 1);
     receive(6, "first");
-    for (size_t size = 8; size <= LONG; size *= LONG / 8) {
+    say("", 1);
+    /* So do the last ones of several messages between which the sender makes no other call. */
+    for (int i = 0; i < BURST; i++)
+        receive(5, "next");
+    for (size_t size = 8; !only_bursts && size <= LONG; size *= LONG / 8) {
         /* This side makes no progress until the transport is full. */
         uint64_t count;
         say("", 1);
@@ -86,8 +94,9 @@ static void receiver(void) {
     close_all();
 }
 
-int main(void) {
+int main(int count, char **words) {
     int ends[2];
+    only_bursts = count > 1 && strcmp(words[1], "bursts") == 0;
     EXPECT(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     pid_t child = fork();
     EXPECT(child >= 0);

@@ -1,6 +1,6 @@
 /* A stopped peer, and a killed peer: no operation ends early, every accepted operation ends, and posts do not return -FI_EAGAIN
    forever. */
-#define WANTED (FI_MSG | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV)
+#define WANTED (FI_MSG | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_MULTI_RECV)
 #include "opened.h"
 #include <signal.h>
 #include <sys/prctl.h>
@@ -84,6 +84,10 @@ int main(void) {
     EXPECT(said < 0 || next().err != 0);
     /* A further such receive ends at once; a receive from anybody stays. */
     EXPECT(fi_recv(ep, word, sizeof word, NULL, 0, word) == 0);
+    entry = next();
+    EXPECT(entry.op_context == word && entry.err != 0);
+    again.addr = 0;
+    EXPECT(fi_recvmsg(ep, &again, FI_MULTI_RECV) == 0);
     entry = next();
     EXPECT(entry.op_context == word && entry.err != 0);
     EXPECT(fi_cq_read(cq, NULL, 0) == -FI_EAGAIN && fi_cancel(&ep->fid, any) == 0);

@@ -159,6 +159,18 @@ static void several(void) {
         if (i == 3)
             break;
     }
+    /* A message that no buffer has room for waits. The last buffer returns all the same, and a further one takes the message. */
+    EXPECT(fi_recvmsg(ep, &message, FI_MULTI_RECV | FI_COMPLETION) == 0);
+    for (int i = 0; i < 2; i++)
+        EXPECT(POSTED(fi_injectdata(other, from, 150, (uint64_t)i, SELF)) == 0);
+    struct fi_cq_err_entry entry = received();
+    EXPECT(entry.err == 0 && entry.len == 150 && entry.data == 0 && !(entry.flags & FI_MULTI_RECV));
+    entry = next();
+    EXPECT(entry.err == 0 && entry.op_context == room && entry.flags == FI_MULTI_RECV);
+    EXPECT(fi_recvmsg(ep, &message, FI_MULTI_RECV | FI_COMPLETION) == 0);
+    entry = received();
+    EXPECT(entry.err == 0 && entry.len == 150 && entry.data == 1 && entry.buf == room);
+    EXPECT(fi_cancel(&ep->fid, room) == 0 && next().err == FI_ECANCELED);
 }
 
 static void pieces(void) {

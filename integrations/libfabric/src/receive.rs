@@ -115,14 +115,12 @@ pub(crate) struct Plain {
 struct Found {
     receive: Receive,
     multi: Option<Rc<Multi>>,
-    /// A buffer that the message did not fit into, with its context: it returns to the application.
-    passed: Vec<(usize, bool)>,
 }
 
 impl Plain {
-    /// Takes the first receive that accepts a message.
-    fn take(&mut self, head: &Head, least: usize) -> Option<Found> {
-        let mut passed = Vec::new();
+    /// Takes the first receive that accepts a message. `passed`: the contexts of the buffers that the message did not fit into. They
+    /// return to the application, also if no receive accepts the message.
+    fn take(&mut self, head: &Head, least: usize, passed: &mut Vec<usize>) -> Option<Found> {
         let mut at = 0;
         loop {
             let posted = self.posted.get(at)?;
@@ -132,7 +130,7 @@ impl Plain {
             }
             let Some(multi) = &posted.multi else {
                 let found = self.posted.remove(at)?;
-                return Some(Found { receive: found.receive, multi: None, passed });
+                return Some(Found { receive: found.receive, multi: None });
             };
             let (used, room) = (multi.used.get(), posted.receive.buf.len());
             if head.len > room - used && used > 0 {
@@ -141,7 +139,7 @@ impl Plain {
                 let idle = multi.live.get() == 0;
                 let found = self.posted.remove(at)?;
                 if idle {
-                    passed.push((found.receive.context, true));
+                    passed.push(found.receive.context);
                 }
                 continue;
             }
@@ -155,7 +153,7 @@ impl Plain {
                 multi.full.set(true);
                 let _ = self.posted.remove(at);
             }
-            return Some(Found { receive, multi: Some(multi), passed });
+            return Some(Found { receive, multi: Some(multi) });
         }
     }
 
@@ -264,9 +262,11 @@ impl Ep {
 
     fn arrived_plain(&self, head: Head, body: Body<'_>) -> Option<usize> {
         // A message that came before it from the same sender is received first.
-        let found = self.plain.borrow_mut().take(&head, self.least_room.get());
-        if let Some(found) = found {
-            self.deliver_found(found, head, body);
+        let mut passed = Vec::new();
+        let found = self.plain.borrow_mut().take(&head, self.least_room.get(), &mut passed);
+        self.return_buffers(&passed);
+        if let Some(Found { receive, multi }) = found {
+            self.deliver(receive, multi, head, body);
             return None;
         }
         let kept = Kept::new(head, body);
@@ -275,17 +275,11 @@ impl Ep {
         Some(cost)
     }
 
-    fn deliver_found(&self, found: Found, head: Head, body: Body<'_>) {
-        for (context, told) in found.passed {
-            self.return_buffer(context, told);
-        }
-        self.deliver(found.receive, found.multi, head, body);
-    }
-
-    /// Returns a buffer for several messages to the application, without a message.
-    fn return_buffer(&self, context: usize, _told: bool) {
-        if let Some(queue) = self.rx.get() {
-            queue.push(Entry::new(context, FI_MULTI_RECV));
+    /// Returns buffers for several messages to the application, without a message.
+    fn return_buffers(&self, contexts: &[usize]) {
+        let Some(queue) = self.rx.get() else { return };
+        for context in contexts {
+            queue.push(Entry::new(*context, FI_MULTI_RECV));
         }
     }
 
@@ -422,18 +416,24 @@ impl Ep {
         loop {
             let mut plain = self.plain.borrow_mut();
             // The messages that are kept have found no receive before, so this buffer takes them.
-            let Some(kept) = plain.take_kept(source) else { return };
-            let found = plain.take(&kept.head, self.least_room.get());
+            let Some(kept) = plain.take_kept(source) else { break };
+            let mut passed = Vec::new();
+            let found = plain.take(&kept.head, self.least_room.get(), &mut passed);
             match found {
                 Some(found) => {
                     drop(plain);
-                    for (context, told) in &found.passed {
-                        self.return_buffer(*context, *told);
-                    }
+                    self.return_buffers(&passed);
                     self.deliver_kept(found.receive, found.multi, kept);
                 }
-                None => return plain.kept.push_front(kept),
+                None => {
+                    plain.kept.push_front(kept);
+                    drop(plain);
+                    return self.return_buffers(&passed);
+                }
             }
+        }
+        if let Some(ended) = source.filter(|source| self.is_dead(*source)) {
+            self.end_receives_from(ended);
         }
     }
 

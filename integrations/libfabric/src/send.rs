@@ -142,7 +142,12 @@ impl Ep {
             let bytes = data.map_or(bytes, |data| join(&mut together, data, bytes));
             match endpoint.send_at_once(message.id(), header, bytes) {
                 AtOnce::Done => {
+                    let keeps = message.is_forgotten() && endpoint.may_keep_until_poll();
+                    drop(peers);
                     self.sent(message);
+                    if keeps {
+                        self.hand_over(message.to);
+                    }
                     return Ok(());
                 }
                 AtOnce::Refused(tried, ()) => {
@@ -190,13 +195,27 @@ impl Ep {
         posted: Result<(Outcome, Regions), PostError>,
     ) -> Result<(), i32> {
         match posted {
-            Ok((Outcome::Done(_), regions)) if regions.is_empty() => self.sent(message),
+            Ok((Outcome::Done(_), regions)) if regions.is_empty() => {
+                self.sent(message);
+                if message.is_forgotten() {
+                    self.hand_over(message.to);
+                }
+            }
             Ok((outcome, regions)) => {
                 self.track(&outcome, Op { regions, ..Op::new(message.end(), Work::Nothing) });
             }
             Err(error) => return self.refused(message, error),
         }
         Ok(())
+    }
+
+    /// Lets the transport write a message that it may keep until its next poll: the application may make no further call.
+    #[cold]
+    fn hand_over(&self, to: u64) {
+        let keeps = |peer: &Peer| peer.endpoint().is_some_and(Endpoint::may_keep_until_poll);
+        if self.peers.borrow().get(to as usize).is_some_and(keeps) {
+            let _ = self.worker.progress_everywhere();
+        }
     }
 
     /// Reports a message that was sent within its call.
