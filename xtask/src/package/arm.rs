@@ -55,6 +55,8 @@ const SELECTED: &[&str] = &[
 const UNIT_TESTS: &str = r#"
 mount -t tmpfs shm /dev/shm
 mount -t tmpfs tmp /tmp
+mount -t sysfs sys /sys
+ip link set lo up
 cd /tree
 export CARGO_TARGET_DIR=/built CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 sources="--config source.crates-io.replace-with='vendored' --config source.vendored.directory='/vendor'"
@@ -79,8 +81,11 @@ const NOT_EMULATED: &[(&str, &str)] = &[
 const WITHOUT_COPIES: &str = "the emulator has no process_vm_readv, which shm-cma needs";
 const BUILD: &str = "they build provider files, and the root builds these only for this processor";
 
-/// Builds the packages from source unless they were made before, and runs all tests.
-pub(super) fn test(is_made: bool) -> Outcome<Count> {
+/// The parts of the test. Each of them runs alone if it is named.
+pub(super) const PARTS: [&str; 3] = ["arm64-steps", "arm64-mixed", "arm64-units"];
+
+/// Builds the packages from source unless they were made before, and runs these parts of the test.
+pub(super) fn test(is_made: bool, parts: &[&str]) -> Outcome<Count> {
     if let Err(text) = emulated::check() {
         return Ok(Count::skip(format!("{ARCHITECTURE}: {text}")));
     }
@@ -88,33 +93,37 @@ pub(super) fn test(is_made: bool) -> Outcome<Count> {
         Ok(folder) => folder,
         Err(reason) => return Ok(Count::skip(format!("{ARCHITECTURE}: {reason}"))),
     };
-    let count = with_compilers(&folder, is_made);
-    let _ = std::fs::remove_dir_all(&folder);
-    count
-}
-
-fn with_compilers(folder: &Path, is_made: bool) -> Outcome<Count> {
-    let mut total = match is_made {
-        true => Count::default(),
-        false => Count::one(cross::make_in(folder, ARCHITECTURE)),
-    };
-    let emulator = folder.join(EMULATOR);
+    let mut total = Count::default();
+    if !is_made && parts.iter().any(|part| *part != "arm64-units") {
+        total.add(Count::one(cross::make_in(&folder, ARCHITECTURE)));
+    }
     if total.failed.is_empty() {
-        let given = [
-            (cross::packages(ARCHITECTURE), "packages", &["deb"][..]),
-            (cross::next(ARCHITECTURE), "next", &["deb"]),
-        ];
-        for steps in ["", "arm64"] {
-            let more = "python3-dev,procps";
-            let emulated = roots::root("trixie", more, Processor::Emulated(&emulator));
-            total.add(all_inside(ARCHITECTURE, emulated, &given, steps, Some(&emulator)));
+        let emulator = folder.join(EMULATOR);
+        for part in parts {
+            total.add(match *part {
+                "arm64-steps" => steps(&emulator),
+                "arm64-mixed" => mixed(&folder, &emulator),
+                _ => unit_tests(&folder, TESTED),
+            });
         }
     }
-    total.add(unit_tests(folder, TESTED));
-    if total.failed.is_empty() {
-        total.add(mixed(folder, &emulator));
-    }
+    let _ = std::fs::remove_dir_all(&folder);
     Ok(total)
+}
+
+/// Runs the steps of all packages in an emulated root.
+fn steps(emulator: &Path) -> Count {
+    let given = [
+        (cross::packages(ARCHITECTURE), "packages", &["deb"][..]),
+        (cross::next(ARCHITECTURE), "next", &["deb"]),
+    ];
+    let mut total = Count::default();
+    for steps in ["", "arm64"] {
+        let more = "python3-dev,procps";
+        let emulated = roots::root("trixie", more, Processor::Emulated(emulator));
+        total.add(all_inside(ARCHITECTURE, emulated, &given, steps, Some(emulator)));
+    }
+    total
 }
 
 /// Lets a process of this machine's processor talk with an emulated one.
