@@ -79,8 +79,13 @@ impl Mappings {
             return Some((there, there));
         }
         let page = Page::of(file)?;
-        let [page] = self.files_at([page.0.addr()])?;
-        Some((page?, there))
+        let [mapped] = self.files_at([page.0.addr()])?;
+        // Emulators of processors make the text when it is opened, so the new page is in a new text only.
+        let mapped = match mapped {
+            None => Mappings::default().files_at([page.0.addr()])?[0],
+            found => found,
+        };
+        Some((mapped?, there))
     }
 
     fn files_at<const N: usize>(&self, addresses: [usize; N]) -> Option<[Option<MappedFile>; N]> {
