@@ -45,9 +45,16 @@ pub(crate) struct MappedFile {
 impl MappedFile {
     /// Returns the identity with the numbers of stat.
     fn by_stat(meta: &Metadata) -> MappedFile {
-        let device = (libc::major(meta.dev()), libc::minor(meta.dev()));
-        MappedFile { device, inode: meta.ino() }
+        MappedFile { device: major_and_minor(meta.dev()), inode: meta.ino() }
     }
+}
+
+/// Splits a device number as the C library encodes it. The functions of the crate `libc` are unsafe in 0.2.169 and safe in later
+/// versions.
+fn major_and_minor(device: u64) -> (u32, u32) {
+    let major = (device >> 8) & 0xfff | (device >> 32) & 0xffff_f000;
+    let minor = device & 0xff | (device >> 12) & 0xffff_ff00;
+    (major as u32, minor as u32)
 }
 
 impl std::fmt::Display for MappedFile {
