@@ -151,6 +151,7 @@ pub(crate) const LIBFABRIC: Names = Names {
         ("FI_INT64", "fi_datatype_*"),
         ("FI_MAX", "fi_op_*"),
         ("FI_MIN", "fi_op_*"),
+        ("FI_MSWAP", "fi_op_*"),
         ("FI_PROGRESS_", "fi_progress_*"),
         ("FI_RM_", "fi_resource_mgmt_*"),
         ("FI_SUM", "fi_op_*"),
