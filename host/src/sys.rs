@@ -45,9 +45,16 @@ pub(crate) struct MappedFile {
 impl MappedFile {
     /// Returns the identity with the numbers of stat.
     fn by_stat(meta: &Metadata) -> MappedFile {
-        let device = (libc::major(meta.dev()), libc::minor(meta.dev()));
-        MappedFile { device, inode: meta.ino() }
+        MappedFile { device: major_and_minor(meta.dev()), inode: meta.ino() }
     }
+}
+
+/// Splits a device number as the C library encodes it. The functions of the crate `libc` are unsafe in 0.2.169 and safe in later
+/// versions.
+fn major_and_minor(device: u64) -> (u32, u32) {
+    let major = (device >> 8) & 0xfff | (device >> 32) & 0xffff_f000;
+    let minor = device & 0xff | (device >> 12) & 0xffff_ff00;
+    (major as u32, minor as u32)
 }
 
 impl std::fmt::Display for MappedFile {
@@ -79,8 +86,13 @@ impl Mappings {
             return Some((there, there));
         }
         let page = Page::of(file)?;
-        let [page] = self.files_at([page.0.addr()])?;
-        Some((page?, there))
+        let [mapped] = self.files_at([page.0.addr()])?;
+        // Emulators of processors make the text when it is opened, so the new page is in a new text only.
+        let mapped = match mapped {
+            None => Mappings::default().files_at([page.0.addr()])?[0],
+            found => found,
+        };
+        Some((mapped?, there))
     }
 
     fn files_at<const N: usize>(&self, addresses: [usize; N]) -> Option<[Option<MappedFile>; N]> {

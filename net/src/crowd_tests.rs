@@ -81,8 +81,9 @@ fn a_crowd_from_one_address_keeps_nobody_of_another_one_out() {
     let mut dial = Dial::start(vec![there], key(&hub), hello(0), soon());
     let _there = finish(&hub, &mut dial).expect("in its turn");
     assert!(mailbox.take().is_some());
-    let Counters { turned_away, accepted, .. } = hub.counters();
-    assert!(turned_away > 0, "the crowd was not waited for");
+    let Counters { slow, turned_away, accepted, .. } = hub.counters();
+    // Which of the two it is depends on the speed: a connection in its handshake makes room after `HOLD`.
+    assert!(slow + turned_away > 0, "the crowd was not waited for");
     assert_eq!((dial.attempt(), accepted), (1, 1), "it came in at once");
     drop(crowd);
 }

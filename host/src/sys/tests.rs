@@ -90,6 +90,14 @@ fn a_mapping_names_its_file_as_a_descriptor_of_that_file_does() {
     assert_eq!(compare(&File::open("/proc/self").unwrap(), here), None, "it has no pages");
 }
 
+#[test]
+fn a_device_number_is_split_as_the_c_library_does_it() {
+    for (major, minor) in [(0, 0), (8, 1), (0xfff, 0xff), (0x1234_5678, 0x9abc_def0), (u32::MAX, 7)]
+    {
+        assert_eq!(major_and_minor(libc::makedev(major, minor)), (major, minor));
+    }
+}
+
 /// In a child, no other thread changes the mappings.
 #[test]
 fn query_of_the_kernel_and_its_text_name_the_same_files() {

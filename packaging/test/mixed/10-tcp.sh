@@ -5,13 +5,16 @@ other() {
     LD_LIBRARY_PATH=$(echo "$PWD"/other/usr/lib/*-linux-gnu) TIELINE_PROVIDER_PATH=$(echo "$PWD"/other/usr/lib/*/tieline-1/providers) \
         "$PWD/other/usr/bin/tieline" "$@"
 }
-export TIELINE_SECRET=packages
-tests='--test am_lat,put_bw,get_bw --size 8,64k --iterations 200 --path tcp,tcp-connect --verify'
-other perf --listen 127.0.0.1:7701 --once > listening 2>&1 &
-until grep -q 7701 listening; do kill -0 $!; done
-tieline perf --connect 127.0.0.1:7701 $tests
-wait $!
-tieline perf --listen 127.0.0.1:7702 --once > listening 2>&1 &
-until grep -q 7702 listening; do kill -0 $!; done
-other perf --connect 127.0.0.1:7702 $tests
-wait $!
+export TIELINE_SECRET=packages TIELINE_PROVIDERS=tcp,tcp-connect
+# Each kind of program listens once for the other.
+port=7700
+for operations in 'am_lat,put_bw,get_bw --size 8,64k --path tcp,tcp-connect' 'add_lat,fadd_lat,swap_lat,cswap_lat --size 8'; do
+    for sides in 'other tieline' 'tieline other'; do
+        port=$((port + 1))
+        set -- $sides
+        $1 perf --listen 127.0.0.1:$port --once > listening 2>&1 &
+        until grep -q $port listening; do kill -0 $!; done
+        $2 perf --connect 127.0.0.1:$port --test $operations --iterations 200 --verify || { cat listening; exit 1; }
+        wait $!
+    done
+done

@@ -211,8 +211,9 @@ pub fn end(of: u32) {
         if alive.is_empty() {
             return;
         }
-        // `kill` itself is a child of the caller, and has ended when the call returns.
-        let _ = Command::new("kill").arg("-KILL").args(&alive).stderr(Stdio::null()).status();
+        // The shell itself is a child of the caller, and has ended when the call returns. Small systems have no program `kill`.
+        let kill = ["-c", "kill -KILL \"$@\"", "sh"];
+        let _ = Command::new("sh").args(kill).args(&alive).stderr(Stdio::null()).status();
     }
 }
 

@@ -31,7 +31,7 @@ use std::path::Path;
 use std::time::Duration;
 
 const USAGE: &str = "cargo xtask package deb [--arch ARCHITECTURE] | rpm | source | srpm | wheel | nixl | crates | \
-                     test [--made] [bookworm|trixie|rpm|source|srpm|distribution|arm64...] | stage LIBDIR FOLDER";
+                     test [--made] [bookworm|trixie|rpm|source|srpm|distribution|arm64|arm64-steps|arm64-mixed|arm64-units...] | stage LIBDIR FOLDER";
 
 /// The time limit. The code is compiled for each library directory, and again from the source package, which takes hours on a busy
 /// machine.

@@ -4,6 +4,8 @@
 
 use super::{build, emulated};
 use crate::sh::{self, Outcome, command, is_root, make_folder, on, target, which};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -143,5 +145,8 @@ fn alone(folder: &Path, emulator: Option<&Path>) -> Command {
     let _ = run.args(["--mount", "--pid", "--net", "--ipc", "--fork", "--kill-child", &proc]);
     let _ = run.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", "/root");
     let _ = run.env("LC_ALL", "C.UTF-8").env("DEBIAN_FRONTEND", "noninteractive");
+    // The caller may shorten a trial's builds by another profile.
+    let of_profile = |name: &OsStr| name.as_bytes().starts_with(b"CARGO_PROFILE_");
+    let _ = run.envs(std::env::vars_os().filter(|(name, _)| of_profile(name)));
     run
 }

@@ -55,15 +55,19 @@ pub(crate) fn run(words: &[&str]) -> Count {
         count.add(source_rpm().into());
     }
     // The build and the emulation take most of an hour, so this test only runs if it is named.
-    if named.contains(&arm::ARCHITECTURE) {
-        count.add(arm::test(is_made).into());
+    let all = named.contains(&arm::ARCHITECTURE);
+    let parts: Vec<&str> =
+        arm::PARTS.into_iter().filter(|part| all || named.contains(part)).collect();
+    if !parts.is_empty() {
+        count.add(arm::test(is_made, &parts).into());
     }
     count
 }
 
 fn known(named: &[&str]) -> Outcome {
     let all =
-        [&RELEASES[..], &["rpm", "source", "srpm", "distribution", arm::ARCHITECTURE]].concat();
+        [&RELEASES[..], &["rpm", "source", "srpm", "distribution", arm::ARCHITECTURE], &arm::PARTS]
+            .concat();
     match named.iter().find(|name| !all.contains(name)) {
         Some(name) => Err(format!("`{name}` cannot be tried: {} can", all.join(", "))),
         None => Ok(()),
@@ -372,7 +376,8 @@ mod tests {
         assert_eq!(
             slip.failed,
             [
-                "`bookwrm` cannot be tried: bookworm, trixie, rpm, source, srpm, distribution, arm64 can"
+                "`bookwrm` cannot be tried: bookworm, trixie, rpm, source, srpm, distribution, arm64, \
+                 arm64-steps, arm64-mixed, arm64-units can"
             ]
         );
         assert_eq!(run(&[MADE, "bookwrm"]).failed, slip.failed);
