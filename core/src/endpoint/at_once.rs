@@ -5,13 +5,12 @@
 //! functions do not unwind. For an operation that did not complete, [`Tried`] tells the caller where to continue.
 
 use super::record::{Completion, atomic_op_record, rma_op};
-use super::route::ModulePair;
 use super::{Endpoint, MAX_MESSAGE_ID, RemoteKey, State};
 use crate::proto::emulate::AtomicCall;
 use crate::request::Outcome;
 use crate::{PostError, Status};
 use tieline_plugin_api::abi::{Atomic, Iov};
-use tieline_plugin_api::{OK, atomic_op, caps};
+use tieline_plugin_api::{OK, atomic_op};
 
 /// The status that a provider returned for an operation not completed inline; `OK` if no provider was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,9 +138,7 @@ impl Endpoint {
     #[inline]
     #[must_use]
     pub fn may_keep_until_poll(&self) -> bool {
-        let ep = &*self.inner;
-        let of = |pair: ModulePair| ep.shared.interfaces[pair.interface].attr.caps;
-        ep.route.message().is_some_and(|pair| of(pair) & caps::SLOW_POLL != 0)
+        self.inner.message.keeps_until_poll()
     }
 
     /// Puts bytes that [`RemoteKey::put_bytes_at_once`] did not put, like [`Endpoint::put_bytes`].

@@ -72,7 +72,8 @@ impl EndpointState {
             // A carrier of datagrams may have made progress meanwhile.
             return self.check_alive();
         }
-        self.message.open(lane);
+        let has = self.shared.interfaces[lane.interface].attr.caps;
+        self.message.open(lane, has & caps::SLOW_POLL != 0);
         // Messages queued while the lane could not be opened are sent first.
         let waiting = self.queue_len() > 0;
         self.state.set(if waiting { State::Queueing } else { self.ready() });

@@ -13,6 +13,8 @@ pub(super) struct MessageLane {
     max_short: Cell<usize>,
     max_packed: Cell<usize>,
     max_zcopy: Cell<usize>,
+    /// The module may keep sent messages until its next poll, to write several of them with one system call.
+    keeps: Cell<bool>,
 }
 
 impl MessageLane {
@@ -23,15 +25,17 @@ impl MessageLane {
             max_short: Cell::new(limits.map_or(0, |limits| limits.max_short)),
             max_packed: Cell::new(limits.map_or(0, |limits| limits.max_packed)),
             max_zcopy: Cell::new(0),
+            keeps: Cell::new(false),
         }
     }
 
-    /// Uses this lane from this call on.
-    pub(super) fn open(&self, lane: Lane) {
+    /// Uses this lane from this call on. `keeps`: its module may keep messages until its next poll.
+    pub(super) fn open(&self, lane: Lane, keeps: bool) {
         self.raw.set(lane.raw);
         self.max_short.set(lane.limits.max_short);
         self.max_packed.set(lane.limits.max_packed);
         self.max_zcopy.set(lane.limits.max_zcopy);
+        self.keeps.set(keeps);
     }
 
     /// Stops using the lane. The limits stay.
@@ -50,6 +54,12 @@ impl MessageLane {
     #[inline(always)]
     pub(super) fn raw(&self) -> RawEndpoint {
         self.raw.get()
+    }
+
+    /// Checks whether the lane's module may keep sent messages until its next poll.
+    #[inline]
+    pub(super) fn keeps_until_poll(&self) -> bool {
+        self.keeps.get()
     }
 
     /// Returns the length of the longest message that the lane sends inline.
