@@ -1,5 +1,7 @@
 //! Outcomes and requests: the results of posting an operation.
 
+mod abi;
+
 use crate::CompletionError;
 use crate::shared::Shared;
 use std::fmt;
@@ -32,7 +34,6 @@ impl Outcome {
 /// A pending operation of one worker. Only that worker can test, wait for or cancel it.
 pub struct Request {
     pub(crate) shared: Rc<Shared>,
-    /// The operation's number; `Id::NONE` after its result has been taken, before the request is dropped.
     pub(crate) id: Id,
 }
 
@@ -42,12 +43,6 @@ const _: () = assert!(size_of::<Outcome>() == 16);
 impl Request {
     pub(crate) fn new(shared: Rc<Shared>, id: Id) -> Request {
         Request { shared, id }
-    }
-
-    /// Drops the result, which will not be requested any more.
-    #[inline(never)]
-    fn forget(&self) {
-        self.shared.ops.borrow_mut().forget(self.id);
     }
 
     /// Returns the number of the operation, which its worker uses for no other one. A tracked or counted operation whose request was
@@ -65,11 +60,10 @@ impl fmt::Debug for Request {
 }
 
 impl Drop for Request {
-    #[inline(always)] // the drop of a request whose result was taken is a comparison, which the compiler decides
+    /// Drops the result, which will not be requested any more.
+    #[inline(never)] // keeps this function out of the path of operations that complete at once
     fn drop(&mut self) {
-        if self.id != Id::NONE {
-            self.forget();
-        }
+        self.shared.ops.borrow_mut().forget(self.id);
     }
 }
 

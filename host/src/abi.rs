@@ -31,7 +31,7 @@ pub use grown::{Unlisted, listed};
 pub use pack::{Pack, PackBuffer};
 pub use raw::{OwnedEndpoint, RawEndpoint};
 pub use span::Span;
-pub use watch::WatchWords;
+pub use watch::{Look, WatchWords};
 
 use std::ffi::c_void;
 use tieline_plugin_api::abi::{

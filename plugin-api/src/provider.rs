@@ -261,6 +261,24 @@ pub trait Interface: Sized + 'static {
         false
     }
 
+    /// Does the same as [`Interface::poll_at_once`] for a less frequent poll. The caller uses this method directly after
+    /// [`Interface::poll_at_once`] has returned `false`.
+    #[inline]
+    fn poll_second(&self, event: &mut MaybeUninit<Event>) -> bool {
+        let _ = event;
+        false
+    }
+
+    /// Whether the module implements [`Interface::poll_quietly`].
+    const POLLS_QUIETLY: bool = false;
+
+    /// Begins a poll. `true`: there is no event, and the poll is complete. `false`: the caller calls [`Interface::poll`], which
+    /// continues this poll. The caller uses this method only if [`Interface::POLLS_QUIETLY`] holds.
+    #[inline]
+    fn poll_quietly(&self) -> bool {
+        false
+    }
+
     /// Returns the list of words that the core may compare instead of polling; `None`: the module has none. The interface keeps the
     /// list for its whole life. While all listed words have the listed values, [`Interface::poll`] has no event. Anything else that a
     /// poll does, such as accepting a first contact, may come up to [`WATCH_CALLS`](crate::abi::WATCH_CALLS) polls later. The core

@@ -10,13 +10,13 @@ use crate::Status;
 use crate::exit::Entrance;
 use crate::message::abi::Handed;
 use crate::shared::Shared;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, UnsafeCell};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::rc::Rc;
 use tieline_host::abi::events::{Batch, Polled};
-use tieline_host::abi::objects::{OpenConnector, OpenInterface};
-use tieline_host::abi::{OwnedEndpoint, WatchWords};
+use tieline_host::abi::objects::{OpenConnector, OpenInterface, PollCall};
+use tieline_host::abi::{Look, OwnedEndpoint, WatchWords};
 
 /// A mark that a progress call is running. Its drop, which also happens during a panic, clears the mark.
 pub(super) struct Running<'a>(&'a Entrance);
@@ -61,6 +61,32 @@ impl<'a> Turn<'a> {
         unsafe { words.are_unchanged(|| may_read() && shared.same_process()) }
     }
 
+    /// Does the same as [`Turn::is_quiet`], and tells a changed word from an empty list.
+    #[inline(always)]
+    pub(super) fn look(
+        &self,
+        shared: &Shared,
+        words: WatchWords,
+        may_read: impl FnOnce() -> bool,
+    ) -> Look {
+        // SAFETY: as in `is_quiet`.
+        unsafe { words.look(|| may_read() && shared.same_process()) }
+    }
+
+    /// Polls the interface that is polled without any other step, or compares the words of a list of another length than two. It is
+    /// this process, and the words may be read. `may_poll`: it is not the turn of other interfaces.
+    #[inline(always)]
+    pub(super) fn ask(self, alone: &Alone, words: WatchWords, may_poll: bool) -> Asked {
+        Asked(alone.ask(words, may_poll))
+    }
+
+    /// Returns the answer to [`Turn::ask`] in the same progress call. `None`: there was no poll.
+    #[inline(always)]
+    pub(super) fn answer(self, asked: Asked, alone: &'a Alone) -> Option<Answer<'a>> {
+        let Asked(count) = asked;
+        (count != NOT_POLLED).then_some(Answer { count, alone, turn: self })
+    }
+
     /// Exchanges the value for the right to poll. `None`: there is a backlog of an earlier poll.
     #[inline]
     pub(super) fn polls(self, left_over: &LeftOver) -> Option<Polls<'a>> {
@@ -68,6 +94,89 @@ impl<'a> Turn<'a> {
             true => None,
             false => Some(Polls(PhantomData)),
         }
+    }
+}
+
+/// The only active interface, if it has no watch words: what a poll without any other step needs.
+pub(super) struct Alone {
+    call: Cell<PollCall>,
+    /// What keeps the interface open.
+    _shared: Rc<Shared>,
+    /// The events of the running progress call.
+    batch: UnsafeCell<Batch>,
+}
+
+impl Alone {
+    pub(super) fn new(shared: Rc<Shared>) -> Alone {
+        Alone {
+            call: Cell::new(PollCall::NONE),
+            _shared: shared,
+            batch: UnsafeCell::new(Batch::new()),
+        }
+    }
+
+    /// Does the same as [`Turn::ask`], and returns the provider's result, 0 if the words are unchanged, or [`NOT_POLLED`]. The call of
+    /// the provider is the last step, so this function needs no frame.
+    #[inline(never)]
+    fn ask(&self, words: WatchWords, may_poll: bool) -> i64 {
+        if !words.are_of_one_alone() {
+            // SAFETY: as in `Turn::is_quiet`.
+            let unchanged = unsafe { words.are_unchanged(|| true) };
+            return if unchanged { 0 } else { NOT_POLLED };
+        }
+        if !may_poll {
+            return NOT_POLLED;
+        }
+        // SAFETY: `shared` keeps the interface open, and this is its thread. A worker has such words only while it has no backlog and
+        // the provider has not failed. Only a `Turn` calls this function, and the batch belongs to its progress call.
+        unsafe { self.call.get().call(&mut *self.batch.get()) }
+    }
+
+    /// Sets the interface. `None`: there is no such interface, or the worker has more to do than polling.
+    pub(super) fn set(&self, interface: Option<&OpenInterface>) {
+        self.call.set(interface.map_or(PollCall::NONE, OpenInterface::poll_call));
+    }
+}
+
+/// A number that no provider may return.
+const NOT_POLLED: i64 = i64::MIN;
+
+/// The result of [`Turn::ask`].
+pub(super) struct Asked(i64);
+
+impl Asked {
+    /// Checks whether there is no event.
+    #[inline(always)]
+    pub(super) fn is_quiet(&self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// The answer of the interface that was polled alone.
+pub(super) struct Answer<'a> {
+    count: i64,
+    alone: &'a Alone,
+    turn: Turn<'a>,
+}
+
+impl<'a> Answer<'a> {
+    /// Returns the events. `interface` is the index of the interface.
+    #[inline(always)]
+    pub(super) fn hand<'b>(
+        &'b mut self,
+        interface: usize,
+        left_over: &'b LeftOver,
+    ) -> Result<Hand<'b>, Status> {
+        // SAFETY: the call has written into this batch, which nothing else uses until the progress call ends. `LeftOver` keeps the
+        // events that follow a panic.
+        let rest = unsafe { PollCall::events(self.count, &*self.alone.batch.get()) }?;
+        Ok(Hand { left_over, interface, rest })
+    }
+
+    /// Exchanges the value for the right to poll, as [`Turn::polls`] does. The events are dispatched.
+    #[inline]
+    pub(super) fn polls(self, left_over: &LeftOver) -> Option<Polls<'a>> {
+        self.turn.polls(left_over)
     }
 }
 
@@ -97,6 +206,20 @@ pub(super) fn polled<'a>(
 ) -> Result<Hand<'a>, Status> {
     // SAFETY: the right to poll is borrowed as long as the events are. `LeftOver` keeps the events that follow a panic.
     let rest = unsafe { open.poll(batch) }?;
+    Ok(Hand { left_over, interface, rest })
+}
+
+/// Does the same as [`polled`], with the array of the running progress call.
+#[inline(always)]
+pub(super) fn polled_into<'a>(
+    (interface, open): (usize, &OpenInterface),
+    left_over: &'a LeftOver,
+    _right: &'a mut Polls<'_>,
+    alone: &'a Alone,
+) -> Result<Hand<'a>, Status> {
+    // SAFETY: as in `polled`. The array belongs to the running progress call, and the right to poll is borrowed as long as its
+    // events are.
+    let rest = unsafe { open.poll(&mut *alone.batch.get()) }?;
     Ok(Hand { left_over, interface, rest })
 }
 
@@ -145,6 +268,18 @@ impl<'a> Hand<'a> {
 pub(super) struct Rest<'a>(Hand<'a>);
 
 impl<'a> Rest<'a> {
+    /// Returns the next events without removing them.
+    #[inline(always)]
+    pub(super) fn following(&self) -> &'a [Polled] {
+        self.0.rest
+    }
+
+    /// Removes the next `count` events, which are dispatched.
+    #[inline(always)]
+    pub(super) fn skip(&mut self, count: usize) {
+        self.0.rest = self.0.rest.get(count..).unwrap_or_default();
+    }
+
     /// Removes the next event.
     #[inline(always)] // inlined into `progress`
     pub(super) fn next(&mut self) -> Option<Handed<'a>> {

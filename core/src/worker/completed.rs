@@ -4,6 +4,7 @@ use super::{Worker, WorkerState};
 use crate::request::{CompletionCounter, Outcome, Request};
 use crate::{CompletionError, Error, Status};
 use tieline_host::abi::events::Polled;
+use tieline_plugin_api::event;
 
 impl Worker {
     /// Makes [`take_completed`](Worker::take_completed) report the completion of an operation together with `user`, a word that the
@@ -127,22 +128,41 @@ impl Worker {
 }
 
 impl WorkerState {
-    /// Completes an operation that has succeeded and has no dependents; `other_event` handles all other operations.
-    #[inline]
-    pub(super) fn ended_well(&self, index: usize, event: &Polled) -> bool {
-        let ended = self.shared.ops.borrow_mut().completed_plain(event.cookie, index, event.header);
-        if ended == Some(true) {
-            self.let_go();
+    /// Completes an operation that has succeeded and has no dependents, and the ones like it whose events follow directly in `rest`.
+    /// Returns their number, and whether to [let go](WorkerState::let_go). 0: nothing has changed, and `other_event` handles the
+    /// operation.
+    #[inline(never)]
+    pub(super) fn ended_well(
+        &self,
+        index: usize,
+        event: &Polled,
+        rest: &[Polled],
+    ) -> (usize, bool) {
+        let mut ops = self.shared.ops.borrow_mut();
+        let (mut event, mut count, mut lets_go) = (event, 0, false);
+        while let Some(more) = ops.completed_plain(event.cookie, index, event.header) {
+            lets_go |= more;
+            match rest.get(count) {
+                Some(next) if is_success(next) => event = next,
+                _ => return (count + 1, lets_go),
+            }
+            count += 1;
         }
-        ended.is_some()
+        (count, lets_go)
     }
 
     /// Releases the memory of operations that have ended. A flush that has become the first operation asks its lanes or ends, and
     /// operations that waited for the flush may end as well.
     #[inline(never)]
-    fn let_go(&self) {
+    pub(super) fn let_go(&self) {
         self.shared.with_ops(|_| ());
     }
+}
+
+/// Checks whether an event reports the success of an operation.
+#[inline(always)]
+pub(super) fn is_success(event: &Polled) -> bool {
+    event.kind == event::COMPLETION && event.status == 0
 }
 
 #[cold]

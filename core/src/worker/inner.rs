@@ -1,6 +1,6 @@
 //! The state of a worker, and the order in which it is dropped.
 
-use super::abi::LeftOver;
+use super::abi::{Alone, LeftOver};
 use super::announced::Announcements;
 use super::arrivals::{Doubt, PeerEvent};
 use super::delivering::Deliveries;
@@ -67,6 +67,8 @@ pub(crate) struct WorkerState {
     pub(super) endpoints: RefCell<Slab<(), Weak<EndpointState>>>,
     /// The backlog of handlers that panicked.
     pub(super) left_over: LeftOver,
+    /// The interface that is polled without any other step.
+    pub(super) alone: Alone,
     /// The answers that could not be sent yet.
     pub(super) owed: owed::Owed,
     /// The rendezvous messages of peers.
@@ -254,6 +256,7 @@ impl WorkerState {
             services,
             endpoints: RefCell::default(),
             left_over: LeftOver::new(shared.clone()),
+            alone: Alone::new(shared.clone()),
             owed: owed::Owed::default(),
             announcements: Announcements::new(core.announced),
             deliveries: RefCell::default(),

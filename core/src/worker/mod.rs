@@ -60,7 +60,6 @@ use crate::{CompletionError, ConnectError, Error, Status};
 use inner::{Modules, set_handler};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use tieline_order::Id;
 
 /// A progress engine with the interfaces opened on it. A worker belongs to one thread at a time.
 ///
@@ -384,9 +383,9 @@ impl Worker {
         self.inner.shared.check_no_handler("finish").map_err(CompletionError::Pending)?;
         match outcome {
             Outcome::Done(value) => Ok(value),
-            Outcome::Pending(mut request) => match self.take_plain(&request) {
+            Outcome::Pending(request) => match self.take_plain(&request) {
                 Some(value) => {
-                    request.id = Id::NONE;
+                    request.end();
                     Ok(value)
                 }
                 None => self.finish_pending(request),

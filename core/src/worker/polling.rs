@@ -1,35 +1,49 @@
 //! Polls of the interfaces whose turn it is, the words that are compared instead of a poll, and the tasks of other threads.
 
 use super::WorkerState;
-use super::abi::{Polls, Turn, polled};
+use super::abi::{Hand, Polls, Turn, polled, polled_into};
 use super::schedule::Others;
 use crate::Status;
 use crate::interface::InterfaceSlot;
 use std::rc::Rc;
-use tieline_host::abi::WatchWords;
 use tieline_host::abi::events::Batch;
+use tieline_host::abi::{Look, WatchWords};
 use tieline_plugin_api::abi::WATCH_CALLS;
 
 impl WorkerState {
-    /// Checks whether this progress call has nothing to do: the only active interface is quiet, and it is not its turn to be polled
-    /// regardless of that. Then the call is counted here.
+    /// Compares the words of the only active interface. Unchanged: this progress call has nothing to do, and it is not the turn of the
+    /// interface to be polled regardless of that. Then the call is counted here.
     #[inline(always)] // inlined into `progress`
-    pub(super) fn has_nothing_to_do(&self, turn: &Turn<'_>) -> bool {
+    pub(super) fn has_nothing_to_do(&self, turn: &Turn<'_>) -> Look {
         let shared = &*self.shared;
         let left = self.schedule.left();
-        let quiet = turn.is_quiet(shared, shared.watch.get(), || left % WATCH_CALLS != 0);
-        if quiet {
+        let look = turn.look(shared, shared.watch.get(), || left % WATCH_CALLS != 0);
+        if look == Look::Unchanged {
             self.schedule.count(left);
         }
-        quiet
+        look
     }
 
-    /// Chooses the words that progress calls compare, after a change of the active interfaces or of the pending work.
+    /// Checks whether the only active interface is polled without any other step.
+    pub(super) fn is_polled_alone(&self) -> bool {
+        self.shared.watch.get().are_of_one_alone() && self.shared.same_process()
+    }
+
+    /// Chooses the words that progress calls compare, after a change of the active interfaces or of the pending work. An interface
+    /// without words is chosen for polls without any other step.
     pub(super) fn choose_watch(&self) {
-        let may_watch = !self.shared.has_work.get() && !self.closed.get();
-        let only = self.schedule.note_only().filter(|_| may_watch);
-        let watched = only.map(|only| &self.shared.interfaces[only]);
-        self.shared.watch.set(watched.map_or(WatchWords::NONE, |slot| slot.words.get()));
+        let only = self.schedule.note_only();
+        let has_more = self.shared.has_work.get() || self.closed.get() || self.left_over.is_there();
+        let slot = only.filter(|_| !has_more).map(|only| &self.shared.interfaces[only]);
+        let has_words = |slot: &&InterfaceSlot| slot.words.get().are_there();
+        let alone = slot.filter(|slot| !has_words(slot) && slot.out_of_use.borrow().is_none());
+        self.alone.set(alone.map(|slot| &slot.interface));
+        let watched = slot.filter(|slot| has_words(slot) && self.schedule.all_are_awake());
+        self.shared.watch.set(match (alone, watched) {
+            (Some(_), _) => WatchWords::ALONE,
+            (_, Some(slot)) => slot.words.get(),
+            _ => WatchWords::NONE,
+        });
     }
 
     /// Polls several active interfaces, except those that are quiet and whose turn does not come regardless of that.
@@ -54,7 +68,18 @@ impl WorkerState {
         polls: &mut Polls<'_>,
     ) -> usize {
         let mut batch = Batch::new();
-        match polled((index, &slot.interface), &self.left_over, polls, &mut batch) {
+        let hand = polled((index, &slot.interface), &self.left_over, polls, &mut batch);
+        self.dispatched((index, slot), hand)
+    }
+
+    /// Dispatches the events of a poll, and returns their number.
+    #[inline(always)] // inlined into `progress`
+    pub(super) fn dispatched(
+        self: &Rc<Self>,
+        (index, slot): (usize, &InterfaceSlot),
+        hand: Result<Hand<'_>, Status>,
+    ) -> usize {
+        match hand {
             Ok(hand) => {
                 let count = hand.count();
                 if count > 0 {
@@ -76,6 +101,21 @@ impl WorkerState {
             status => self.interface_failed(index, status),
         }
         usize::from(news)
+    }
+
+    /// Does the same as `poll`, with the array of the running progress call, and with a short path for a poll without events.
+    #[inline(always)]
+    pub(super) fn poll_quickly(self: &Rc<Self>, index: usize, polls: &mut Polls<'_>) -> usize {
+        let slot = &self.shared.interfaces[index];
+        match polled_into((index, &slot.interface), &self.left_over, polls, &self.alone) {
+            Ok(hand) if hand.count() == 0 => 0,
+            hand => self.dispatched_rarely(index, hand),
+        }
+    }
+
+    #[inline(never)]
+    fn dispatched_rarely(self: &Rc<Self>, index: usize, hand: Result<Hand<'_>, Status>) -> usize {
+        self.dispatched((index, &self.shared.interfaces[index]), hand)
     }
 
     /// Does the same as `poll`, for an interface that is not polled in every call.
@@ -103,10 +143,16 @@ impl WorkerState {
     /// Polls the idle interfaces.
     #[cold]
     fn poll_resting(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
-        if self.schedule.all_are_awake() {
-            return 0;
+        self.poll_idle(polls)
+    }
+
+    /// Does the same as `poll_resting`.
+    #[inline(always)]
+    pub(super) fn poll_idle(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
+        let mut count = 0;
+        for index in self.schedule.resting() {
+            count += self.poll_quickly(index, polls);
         }
-        let count = self.schedule.resting().map(|index| self.poll_rarely(index, polls)).sum();
         if count > 0 {
             self.schedule.wake(|index| &self.shared.interfaces[index].quiet);
             self.choose_watch();

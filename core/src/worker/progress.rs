@@ -1,6 +1,7 @@
 //! Progress: dispatching the events of polls, and advancing queued operations.
 
-use super::abi::{Hand, Polls, Running, Turn};
+use super::abi::{Asked, Hand, Polls, Running, Turn};
+use super::completed::is_success;
 use super::inner::{Handler, set_handler};
 use super::rounds::EACH;
 use super::wireup_transports::TRANSPORT_COOKIE;
@@ -17,8 +18,8 @@ use crate::shared::End;
 use crate::{Error, Status};
 use std::panic::resume_unwind;
 use std::rc::Rc;
-use tieline_host::abi::WatchWords;
 use tieline_host::abi::events::{Polled, payload};
+use tieline_host::abi::{Look, WatchWords};
 use tieline_order::Id;
 use tieline_plugin_api::{event, event_flags};
 
@@ -31,15 +32,64 @@ const TOLD_UNHANDLED: u32 = 16;
 const TURN: usize = 16;
 
 impl WorkerState {
-    #[inline]
+    #[inline(always)] // a call with nothing to do is short
     pub(crate) fn progress(self: &Rc<Self>) -> usize {
         // The call begins before it reads a word: the exit of the process, which may unmap the words, closes the entrance first, and
         // then looks for a progress call that has begun.
         let Some(mut running) = Running::begin(&self.shared) else { return 0 };
-        if self.has_nothing_to_do(&running.turn()) {
+        match self.has_nothing_to_do(&running.turn()) {
+            Look::Unchanged => 0,
+            Look::Changed | Look::Empty => self.progress_by_polls(running),
+            Look::Other => self.progress_alone(running),
+        }
+    }
+
+    /// Polls the only active interface without any other step, if it is not the turn of others.
+    #[inline(always)] // inlined into `progress`
+    fn progress_alone(self: &Rc<Self>, mut running: Running<'_>) -> usize {
+        let may_poll = self.schedule.left() % EACH != 0;
+        let asked = running.turn().ask(&self.alone, self.shared.watch.get(), may_poll);
+        if asked.is_quiet() {
+            self.schedule.count(self.schedule.left());
             return 0;
         }
-        self.progress_by_polls(running)
+        self.progress_behind(running, asked)
+    }
+
+    /// Dispatches the events of the only active interface, and does the pending work.
+    #[inline(never)]
+    fn progress_behind(self: &Rc<Self>, mut running: Running<'_>, asked: Asked) -> usize {
+        let Some(mut answer) = running.turn().answer(asked, &self.alone) else {
+            let left = self.schedule.left();
+            return match self.schedule.is_turn_of_idle(left) && self.is_polled_alone() {
+                true => self.progress_with_idle(running, left),
+                false => self.progress_by_polls(running),
+            };
+        };
+        let only = self.schedule.only();
+        let slot = &self.shared.interfaces[only];
+        let count = self.dispatched((only, slot), answer.hand(only, &self.left_over));
+        let polls = answer.polls(&self.left_over);
+        polls.map_or(count, |mut polls| self.end_of_polls(count, &mut polls))
+    }
+
+    /// Polls the only active interface and the idle ones, at this number of calls before the next slow poll.
+    #[inline(always)] // inlined into `progress_behind`
+    fn progress_with_idle(self: &Rc<Self>, mut running: Running<'_>, left: u32) -> usize {
+        let turn = running.turn();
+        let Some(mut polls) = turn.polls(&self.left_over) else { return 0 };
+        let of_active = self.poll_quickly(self.schedule.only(), &mut polls);
+        let count = of_active + self.poll_idle(&mut polls);
+        if count == 0 {
+            self.schedule.count(left);
+            return 0;
+        }
+        // A handler may have made the slow interfaces due.
+        match self.schedule.left() {
+            0 => {}
+            left => self.schedule.count(left),
+        }
+        if self.shared.has_work.get() { count + self.work() } else { count }
     }
 
     #[inline(never)] // its frame is large, and a call with nothing to do needs none
@@ -66,10 +116,16 @@ impl WorkerState {
     #[inline(always)] // inlined into `progress_by_polls`
     fn poll_all(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
         let only = self.schedule.only();
-        let mut count = match self.shared.interfaces.get(only) {
+        let count = match self.shared.interfaces.get(only) {
             Some(slot) => self.poll((only, slot), polls),
             None => self.poll_several(polls),
         };
+        self.end_of_polls(count, polls)
+    }
+
+    /// Polls the other interfaces if it is their turn, and does the pending work. `count` is the number of events so far.
+    #[inline(always)] // inlined into `progress_by_polls`
+    fn end_of_polls(self: &Rc<Self>, mut count: usize, polls: &mut Polls<'_>) -> usize {
         let left = self.schedule.left();
         match left % EACH {
             0 => count += self.poll_others(left, count > 0, polls),
@@ -112,9 +168,15 @@ impl WorkerState {
                     continue;
                 }
             }
-            let ended = event.kind == event::COMPLETION && event.status == 0;
-            if ended && self.ended_well(index, &event) {
-                continue;
+            if is_success(&event) {
+                let (count, lets_go) = self.ended_well(index, &event, events.following());
+                if count > 0 {
+                    events.skip(count - 1);
+                    if lets_go {
+                        self.let_go();
+                    }
+                    continue;
+                }
             }
             self.hand_on_other(index, event, &handlers);
         }
@@ -355,9 +417,11 @@ impl WorkerState {
             self.poller.remove(fd);
         }
         slot.words.set(WatchWords::NONE);
-        self.choose_watch();
         if broken {
             slot.interface.stop_polling();
+        }
+        self.choose_watch();
+        if broken {
             self.wiring.fail_interface(index);
         }
         Some(error)

@@ -86,6 +86,11 @@ impl Schedule {
         self.slow_in.set(left - 1);
     }
 
+    /// Checks whether it is the turn of the idle interfaces, and not of slow ones, at this number of calls before the next slow poll.
+    pub(super) fn is_turn_of_idle(&self, left: u32) -> bool {
+        left % EACH == 0 && left % WATCH_CALLS != 0
+    }
+
     /// Returns the only active interface, or an impossible index.
     #[inline(always)] // inlined into `progress`
     pub(super) fn only(&self) -> usize {
@@ -117,11 +122,11 @@ impl Schedule {
         self.fast.look(quiet);
     }
 
-    /// Notes the only active interface after a change, and returns it if no interface is idle.
+    /// Notes the only active interface after a change, and returns it.
     pub(super) fn note_only(&self) -> Option<usize> {
         let only = if let [only] = self.fast.awake() { Some(only.get()) } else { None };
         self.only.set(only.unwrap_or(usize::MAX));
-        only.filter(|_| self.fast.all_are_awake())
+        only
     }
 
     /// Makes the next progress call poll every interface.

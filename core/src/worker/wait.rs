@@ -12,7 +12,6 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tieline_order::Id;
 use tieline_plugin_api::Armed;
 use tieline_plugin_api::caps;
 
@@ -438,13 +437,13 @@ impl WorkerState {
 
     /// Waits for an operation of this worker and returns its value.
     #[inline]
-    pub(super) fn finish(self: &Rc<Self>, mut request: Request) -> Result<u64, CompletionError> {
+    pub(super) fn finish(self: &Rc<Self>, request: Request) -> Result<u64, CompletionError> {
         let id = request.id;
         loop {
             let take = || self.shared.ops.borrow_mut().take(id);
             let found = self.wait_for(None, true, take).map_err(CompletionError::Pending)?;
             if let Some(result) = found {
-                request.id = Id::NONE;
+                request.end();
                 return Ok(result?);
             }
         }

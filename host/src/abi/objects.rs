@@ -288,6 +288,41 @@ impl Registered {
 /// The handle of an endpoint that was just created, for [`OpenInterface::endpoint`].
 pub struct NewEndpoint(*mut c_void);
 
+/// The call that polls an interface: the provider's function and its first argument.
+#[derive(Clone, Copy)]
+pub struct PollCall {
+    poll: unsafe extern "C" fn(*mut c_void, *mut Event, u32) -> i64,
+    handle: *mut c_void,
+}
+
+impl PollCall {
+    /// The call that returns no event.
+    pub const NONE: PollCall =
+        PollCall { poll: InterfaceTable::MISSING.poll, handle: std::ptr::null_mut() };
+
+    /// Makes progress like [`OpenInterface::poll`], and returns the provider's result.
+    ///
+    /// # Safety
+    /// The interface is open, this is its thread, and its provider has not failed. The conditions of [`OpenInterface::poll`] apply.
+    #[inline(always)]
+    pub unsafe fn call(&self, batch: &mut Batch) -> i64 {
+        let (events, max) = batch.room();
+        // SAFETY: the caller's promise; the batch has space for `max` events.
+        unsafe { (self.poll)(self.handle, events, max) }
+    }
+
+    /// Returns the events that [`PollCall::call`] has written.
+    ///
+    /// # Safety
+    /// `count` is the result of the last call with this batch.
+    #[inline]
+    pub unsafe fn events(count: i64, batch: &Batch) -> Result<&[Polled], Status> {
+        let count = polled(count)?;
+        // SAFETY: the caller's promise; `count` does not exceed the capacity.
+        Ok(unsafe { batch.written(count) })
+    }
+}
+
 /// A data-path module opened for one worker. It is not `Send`. The owner closes the interface's endpoints before it drops the
 /// interface, unless the provider has failed.
 pub struct OpenInterface {
@@ -386,6 +421,11 @@ impl OpenInterface {
         let count = polled(unsafe { (self.poll.get())(self.handle, events, max) })?;
         // SAFETY: `count` is the result of that poll and does not exceed the capacity.
         Ok(unsafe { batch.written(count) })
+    }
+
+    /// Returns the call that polls this interface.
+    pub fn poll_call(&self) -> PollCall {
+        PollCall { handle: self.handle, poll: self.poll.get() }
     }
 
     /// Returns the interface's watch words, for all later comparisons.

@@ -17,10 +17,35 @@ struct Nothing(WatchList);
 unsafe impl Sync for Nothing {}
 
 static NOTHING: Nothing = Nothing(WatchList::empty());
+/// The list of an interface without words that is polled without any other step: more words than a list has.
+static ALONE: Nothing = Nothing(WatchList { count: u64::MAX, ..WatchList::empty() });
+
+/// The result of a comparison of watch words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// A poll would return no event.
+    Unchanged,
+    /// A word has changed, or the words must not be read.
+    Changed,
+    /// The list is empty.
+    Empty,
+    /// These are [`WatchWords::ALONE`], or the number of words is not two. The words may be read, and were not compared.
+    Other,
+}
 
 impl WatchWords {
     /// An empty list: the interface has to be polled.
     pub const NONE: WatchWords = WatchWords(&raw const NOTHING.0);
+
+    /// A list without words for an interface that is polled without any other step.
+    pub const ALONE: WatchWords = WatchWords(&raw const ALONE.0);
+
+    /// Checks whether this is [`WatchWords::ALONE`].
+    #[inline(always)]
+    #[must_use]
+    pub fn are_of_one_alone(self) -> bool {
+        std::ptr::eq(self.0, WatchWords::ALONE.0)
+    }
 
     /// Makes the value from the result of the slot `watch`.
     ///
@@ -49,15 +74,34 @@ impl WatchWords {
     #[inline(always)]
     #[must_use]
     pub unsafe fn are_unchanged(self, may_read: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the caller's promise.
+        match unsafe { self.look(may_read) } {
+            // SAFETY: the caller's promise; the words may be read.
+            Look::Other => unsafe { self.are_all_unchanged() },
+            look => look == Look::Unchanged,
+        }
+    }
+
+    /// Compares two words like [`WatchWords::are_unchanged`], and tells other cases apart.
+    ///
+    /// # Safety
+    /// As [`WatchWords::are_unchanged`].
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn look(self, may_read: impl FnOnce() -> bool) -> Look {
         // SAFETY: the list stays at its address. Only calls of the provider write it, and none does so now.
         let list = unsafe { &*self.0 };
         if list.count == 2 {
             let [first, second, ..] = &list.words;
             // SAFETY: the two words are listed.
-            return may_read() && unsafe { is_unchanged(first) && is_unchanged(second) };
+            let unchanged = may_read() && unsafe { is_unchanged(first) && is_unchanged(second) };
+            return if unchanged { Look::Unchanged } else { Look::Changed };
         }
-        // SAFETY: the caller's promise.
-        list.count != 0 && may_read() && unsafe { self.are_all_unchanged() }
+        match list.count {
+            0 => Look::Empty,
+            _ if !may_read() => Look::Changed,
+            _ => Look::Other,
+        }
     }
 
     /// Does the same as `are_unchanged`, for any number of words.
@@ -132,6 +176,10 @@ mod tests {
         // SAFETY: null is allowed.
         let none = unsafe { WatchWords::new(std::ptr::null()) };
         assert!(!none.are_there() && !unchanged(none) && !unchanged(WatchWords::NONE));
+        assert!(WatchWords::ALONE.are_of_one_alone() && !unchanged(WatchWords::ALONE));
+        assert!(!none.are_of_one_alone());
+        let many = WatchList { count: u64::MAX, ..WatchList::empty() };
+        assert!(!watched(&many).are_of_one_alone() && !unchanged(watched(&many)));
         let mut short = WatchList::empty();
         assert!(watched(&short).are_there());
         short.size -= 8;

@@ -78,7 +78,7 @@ impl<B> Table<B> {
     /// Records the success of an operation at the interface to which it was posted, as the provider reports it. `None`: nothing has
     /// changed; [`Table::completed`] handles the report. `Some(true)`: the operation had memory, or a flush has reached the head;
     /// the caller must then release and flush as `Shared::with_ops` does.
-    #[inline]
+    #[inline(always)] // its caller loops over several reports
     pub fn completed_plain(&mut self, cookie: u64, interface: usize, value: u64) -> Option<bool> {
         let id = Id::from_raw(cookie)?;
         let hot = self.slab.get_mut(id)?;

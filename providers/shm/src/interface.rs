@@ -27,7 +27,7 @@ use crate::hello::{Address, Hello, Id, MAX_IDENTITY, MAX_RECORD, Record, Refusal
 use crate::kept::Word;
 use crate::listener::Listener;
 use crate::pool::Pool;
-use crate::receiver::{MOST_IN_TURN, RecvChannel};
+use crate::receiver::{MOST_IN_TURN, RecvChannel, Short};
 use crate::sender::SendChannel;
 use crate::shared::{DomainState, Due, Notice, Shared, token};
 use crate::sys::{self, Epoll, Mapping, Ready, Ticker};
@@ -63,6 +63,8 @@ struct State {
     doorbell: Option<(OwnedFd, Arc<Mapping>)>,
     /// Whether bells come first in the next poll; toggled when the events did not suffice.
     bells_first: bool,
+    /// Whether the short form has just found a message with its payload in a chunk.
+    pooled: bool,
     outbound: Vec<Option<Rc<SendChannel>>>,
     free_outbound: Vec<usize>,
     handshakes: Vec<Option<Handshake>>,
@@ -171,6 +173,7 @@ impl RingInterface {
             touched: Vec::new(),
             doorbell: None,
             bells_first: false,
+            pooled: false,
             outbound: Vec::new(),
             free_outbound: Vec::new(),
             handshakes: Vec::new(),
@@ -259,10 +262,6 @@ impl Interface for RingInterface {
     fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
         let state = &mut *self.state.borrow_mut();
         let shared = &*self.shared;
-        if state.only_channel(&shared.due).is_some_and(|channel| channel.take_pooled(events)) {
-            shared.due.delivered();
-            return Ok(());
-        }
         shared.round.set(shared.round.get() + 1);
         if !state.touched.is_empty() {
             state.release_touched();
@@ -293,9 +292,28 @@ impl Interface for RingInterface {
     fn poll_at_once(&self, event: &mut MaybeUninit<Event>) -> bool {
         let Ok(mut state) = self.state.try_borrow_mut() else { return false };
         let due = &self.shared.due;
-        let taken = state.only_channel(due).is_some_and(|channel| channel.take_short(event));
+        let Some(channel) = state.only_channel(due) else { return false };
+        let taken = channel.take_short(event);
+        match taken {
+            Short::Taken => due.delivered(),
+            Short::Pooled => state.pooled = true,
+            Short::Not => {}
+        }
+        matches!(taken, Short::Taken)
+    }
+
+    #[inline(always)]
+    fn poll_second(&self, event: &mut MaybeUninit<Event>) -> bool {
+        let Ok(mut state) = self.state.try_borrow_mut() else { return false };
+        if !core::mem::take(&mut state.pooled) {
+            return false;
+        }
+        let State { direct, inbound, .. } = &mut *state;
+        let [index] = direct[..] else { return false };
+        let Some(Some(channel)) = inbound.get_mut(index as usize) else { return false };
+        let taken = channel.take_pooled(event);
         if taken {
-            due.delivered();
+            self.shared.due.delivered();
         }
         taken
     }

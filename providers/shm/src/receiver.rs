@@ -40,6 +40,15 @@ pub(crate) enum Drained {
     Broken,
 }
 
+/// The result of [`RecvChannel::take_short`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Short {
+    Taken,
+    /// The only new message has its payload in a chunk.
+    Pooled,
+    Not,
+}
+
 /// The receiving end.
 pub(crate) struct RecvChannel {
     ring: RecvRing,
@@ -151,13 +160,14 @@ impl RecvChannel {
         }
     }
 
-    /// Takes a short message if it is the only new one and nothing is to be released. Returns whether it did.
+    /// Takes a short message if it is the only new one and nothing is to be released.
     #[inline(always)]
-    pub(crate) fn take_short(&mut self, event: &mut MaybeUninit<Event>) -> bool {
-        let Some(alone) = self.ring.alone() else { return false };
+    pub(crate) fn take_short(&mut self, event: &mut MaybeUninit<Event>) -> Short {
+        let Some(alone) = self.ring.alone() else { return Short::Not };
         let short = alone.head.wrapping_sub(SHORT);
         if short >= SHORT_END {
-            return false;
+            let is_pooled = (alone.head >> 24) as u8 == kind::POOLED;
+            return if is_pooled { Short::Pooled } else { Short::Not };
         }
         self.ring.take(&alone);
         let _ = event.write(Event {
@@ -169,22 +179,28 @@ impl RecvChannel {
             len: (short >> 16) as usize,
             ..Event::empty()
         });
-        true
+        Short::Taken
     }
 
-    /// Takes a message with its payload in a chunk, as [`RecvChannel::take_short`] does.
+    /// Takes the message that [`RecvChannel::take_short`] has left as [`Short::Pooled`]. Returns whether it did.
     #[inline(always)]
-    pub(crate) fn take_pooled(&mut self, events: &mut Events<'_>) -> bool {
-        let Some(alone) = self.ring.alone() else { return false };
+    pub(crate) fn take_pooled(&mut self, event: &mut MaybeUninit<Event>) -> bool {
+        let Some(alone) = self.ring.first() else { return false };
         if (alone.head >> 24) as u8 != kind::POOLED {
             return false;
         }
         let Some((data, len)) = self.chunk(alone.word(1), alone.word(2)) else { return false };
-        if !events.push_message(self.number, alone.head & 0xffff, alone.word(0), data, len) {
-            return false;
-        }
         self.count_chunk(len);
         self.ring.take(&alone);
+        let _ = event.write(Event {
+            kind: event::MESSAGE,
+            id: alone.head & 0xffff,
+            peer: self.number,
+            header: alone.word(0),
+            data,
+            len,
+            ..Event::empty()
+        });
         true
     }
 

@@ -182,16 +182,25 @@ impl SendChannel {
     #[inline(never)]
     fn send_slow(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
         if payload.len() > INLINE {
-            let fill = |pool: &Pool, chunk| {
-                let write = |map: &Mapping, at| copies::write(map, at, payload);
-                fitting(pool.with_place(chunk, write)?, payload.len())
+            return match self.send_again(id, header, payload) {
+                true => Ok(Posting::Done),
+                false => self.send_long(id, header, payload),
             };
-            return self.send_pooled(id, header, payload.len(), fill).map(|_| Posting::Done);
         }
         let id = u16::try_from(id).map_err(|_| Status::Invalid)?;
         self.make_room()?;
         let _ = self.push(head(kind::INLINE, payload.len(), id), header, payload);
         Ok(Posting::Done)
+    }
+
+    /// Sends a payload that is too long for a slot.
+    #[inline(never)]
+    fn send_long(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
+        let fill = |pool: &Pool, chunk| {
+            let write = |map: &Mapping, at| copies::write(map, at, payload);
+            fitting(pool.with_place(chunk, write)?, payload.len())
+        };
+        self.send_pooled(id, header, payload.len(), fill).map(|_| Posting::Done)
     }
 
     /// Writes a put and publishes its word after it. If there is no room for the word, nothing is written.

@@ -484,7 +484,10 @@ pub(crate) fn polled<I: tieline_plugin_api::Interface>(
     use std::mem::MaybeUninit;
     use tieline_plugin_api::abi::Event;
     let mut slots = [const { MaybeUninit::new(Event::empty()) }; 16];
-    if I::POLLS_AT_ONCE && interface.poll_at_once(&mut slots[0]) {
+    let is_short = |first: &mut MaybeUninit<Event>| {
+        interface.poll_at_once(first) || interface.poll_second(first)
+    };
+    if I::POLLS_AT_ONCE && is_short(&mut slots[0]) {
         // SAFETY: every slot was initialised above.
         return vec![unsafe { slots[0].assume_init() }];
     }

@@ -50,6 +50,13 @@ impl Interface for VerbsInterface {
         either!(self, interface => interface.poll(events))
     }
 
+    const POLLS_QUIETLY: bool = true;
+
+    #[inline(always)] // inlined into the entry point that the core calls
+    fn poll_quietly(&self) -> bool {
+        either!(self, interface => interface.poll_quietly())
+    }
+
     fn arm(&self) -> Result<Armed, Status> {
         either!(self, interface => interface.arm())
     }

@@ -297,6 +297,39 @@ fn message_too_long_for_ud_arrives_as_rendezvous() {
     assert!(second.max_message().unwrap() < standing);
 }
 
+/// After some polls only `rc` is active, and most progress calls poll it without any other step.
+#[test]
+fn messages_behind_panicking_handler_arrive_in_order_in_later_calls() {
+    const ROUNDS: u64 = 600;
+    const EACH: u64 = 8;
+    let pair = Pair::new();
+    let came = Rc::new(RefCell::new(Vec::new()));
+    let log = came.clone();
+    let handler = move |message: &tieline::Message<'_>| {
+        log.borrow_mut().push(message.header());
+        if message.header() % 5 == 1 {
+            std::panic::resume_unwind(Box::new("the handler ends here"));
+        }
+    };
+    pair.far.worker.on_message(2, handler).unwrap();
+    let mut panics = 0;
+    for round in 0..ROUNDS {
+        for n in round * EACH..(round + 1) * EACH {
+            while !pair.endpoint.send(2, n, b"").is_ok_and(|sent| sent.is_done()) {
+                pair.progress();
+            }
+        }
+        let _ = pair.near.worker.progress();
+        while came.borrow().len() < ((round + 1) * EACH) as usize {
+            let progress = std::panic::AssertUnwindSafe(|| pair.far.worker.progress());
+            panics += u64::from(std::panic::catch_unwind(progress).is_err());
+        }
+    }
+    let all: Vec<u64> = (0..ROUNDS * EACH).collect();
+    assert_eq!(*came.borrow(), all);
+    assert_eq!(panics, ROUNDS * EACH / 5);
+}
+
 /// Puts a number from one side of a pair to the other and waits for its arrival. Returns `true`.
 fn moves(pair: &Pair, number: usize) -> bool {
     let put = pair.put(number, Completion::Remote).unwrap();

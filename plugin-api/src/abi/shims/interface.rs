@@ -10,6 +10,21 @@ pub(super) unsafe extern "C" fn poll<I: Interface>(
     out: *mut Event,
     max: u32,
 ) -> i64 {
+    if I::POLLS_QUIETLY {
+        // SAFETY: the handle is that of an open interface.
+        let this = unsafe { shared::<I>(interface) };
+        // Registers for the arguments would have to be saved in every call, and few calls need the arguments later.
+        let arguments = core::hint::black_box((interface, out, max));
+        match hot(this.poisoned, || i64::from(this.inner.poll_quietly())) {
+            1 => return 0,
+            0 => {
+                let (interface, out, max) = arguments;
+                // SAFETY: the caller's promise.
+                return unsafe { poll_behind::<I>(interface, out, max) };
+            }
+            failed => return failed,
+        }
+    }
     if !I::POLLS_AT_ONCE {
         // SAFETY: the caller's promise.
         return unsafe { poll_all::<I>(interface, out, max) };
@@ -27,10 +42,36 @@ pub(super) unsafe extern "C" fn poll<I: Interface>(
         }
     }
     // SAFETY: the caller's promise.
+    unsafe { poll_second::<I>(interface, out, max) }
+}
+
+/// Polls after the short form, out of line, so that the short form needs no frame.
+///
+/// # Safety
+/// As for `poll`.
+#[inline(never)]
+unsafe extern "C" fn poll_second<I: Interface>(
+    interface: *mut c_void,
+    out: *mut Event,
+    max: u32,
+) -> i64 {
+    if max > 0 {
+        // SAFETY: the handle is that of an open interface.
+        let this = unsafe { shared::<I>(interface) };
+        let count = hot(this.poisoned, || {
+            // SAFETY: the core guarantees its array of `max` events, which need not be initialised.
+            let first = unsafe { &mut *out.cast::<MaybeUninit<Event>>() };
+            i64::from(this.inner.poll_second(first))
+        });
+        if count != 0 {
+            return count;
+        }
+    }
+    // SAFETY: the caller's promise.
     unsafe { poll_behind::<I>(interface, out, max) }
 }
 
-/// Does what `poll_all` does, out of line, so that the short form needs no frame.
+/// Does what `poll_all` does, out of line, so that the forms before it need no frame.
 ///
 /// # Safety
 /// As for `poll`.

@@ -3,7 +3,7 @@
 use super::{RecvRing, Slot, order};
 use std::ptr::NonNull;
 
-/// A new slot with no new slot behind it, which [`RecvRing::take`] consumes.
+/// A new slot, which [`RecvRing::take`] consumes. Usually there is no new slot behind it.
 pub(crate) struct Alone {
     /// The low half of the control word.
     pub(crate) head: u32,
@@ -33,7 +33,20 @@ impl RecvRing {
         Some(Alone { head: ahead as u32, slot, following })
     }
 
-    /// Consumes the slot that [`RecvRing::alone`] has returned just before.
+    /// Returns the next slot if it is new. Slots behind it may be new as well. The last slot of the ring is not returned here.
+    #[inline(always)]
+    pub(crate) fn first(&self) -> Option<Alone> {
+        let slot = self.current;
+        // SAFETY: `current` always points into the ring that `keep` holds.
+        let control = unsafe { slot.as_ref() }.control.load(order::TAKE_SLOT);
+        let ahead = control.wrapping_sub(self.expected);
+        // SAFETY: `current` lies in the ring, so the result lies in the ring or at its end.
+        let following = unsafe { slot.add(1) };
+        let is_there = ahead <= u64::from(u32::MAX) && following != self.end;
+        is_there.then_some(Alone { head: ahead as u32, slot, following })
+    }
+
+    /// Consumes the slot that [`RecvRing::alone`] or [`RecvRing::first`] has returned just before.
     #[inline(always)]
     pub(crate) fn take(&mut self, alone: &Alone) {
         self.current = alone.following;

@@ -2,8 +2,10 @@
 
 use super::SendChannel;
 use crate::channel::kind;
+use crate::copies;
 use crate::pool::{Chunk, MAX_CHUNK, Pool};
 use crate::ring::head;
+use crate::sys::Mapping;
 use tieline_plugin_api::Status;
 
 impl SendChannel {
@@ -37,15 +39,42 @@ impl SendChannel {
                 return Err(status);
             }
         };
-        let position = self.ring.position();
+        self.flight.borrow_mut().push_back((self.ring.position(), chunk));
+        self.flight_bytes.set(self.flight_bytes.get() + chunk.capacity());
+        self.push_chunk(id, header, chunk, written);
+        Ok(written)
+    }
+
+    /// Sends a payload in the oldest chunk in flight, if the receiver is known to have released it and it has the best size. `false`:
+    /// nothing is sent.
+    #[inline(always)]
+    pub(super) fn send_again(&self, id: u32, header: u64, payload: &[u8]) -> bool {
+        let Some(&(position, chunk)) = self.flight.borrow().front() else { return false };
+        let released = position < self.ring.seen();
+        if !released || !chunk.suits(payload.len()) || id > u32::from(u16::MAX) {
+            return false;
+        }
+        let write = |map: &Mapping, at| copies::write(map, at, payload);
+        if !self.ring.has_room() || !self.shared.pool.with_place(chunk, write).unwrap_or(false) {
+            return false;
+        }
+        // The peer knows the segment of a chunk in flight, and the number of bytes in flight stays the same.
+        let mut flight = self.flight.borrow_mut();
+        let _ = flight.pop_front();
+        flight.push_back((self.ring.position(), chunk));
+        drop(flight);
+        self.push_chunk(id as u16, header, chunk, payload.len());
+        true
+    }
+
+    /// Publishes a message of `len` bytes in a chunk. There is room for it.
+    #[inline(always)]
+    fn push_chunk(&self, id: u16, header: u64, chunk: Chunk, len: usize) {
         let mut payload = [0u8; 16];
-        let first = u64::from(chunk.segment) | (written as u64) << 32;
+        let first = u64::from(chunk.segment) | (len as u64) << 32;
         payload[..8].copy_from_slice(&first.to_ne_bytes());
         payload[8..].copy_from_slice(&u64::from(chunk.offset).to_ne_bytes());
-        self.flight.borrow_mut().push_back((position, chunk));
-        self.flight_bytes.set(self.flight_bytes.get() + chunk.capacity());
         let _ = self.push(head(kind::POOLED, 16, id), header, &payload);
-        Ok(written)
     }
 
     #[inline(always)]

@@ -4,6 +4,7 @@ use super::address::InterfaceAddress;
 use super::endpoint::RcEndpoint;
 use super::state::{State, fits};
 use crate::shared::DomainState;
+use crate::sys::QuietPolls;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ pub struct RcInterface {
     /// The state, borrowed by one call at a time. No borrow is held while the application packs a message, because the packer may
     /// call the interface again.
     pub(crate) state: Rc<RefCell<State>>,
+    quiet: Rc<QuietPolls>,
     address: InterfaceAddress,
 }
 
@@ -21,7 +23,9 @@ impl RcInterface {
     pub(crate) fn open(domain: Arc<DomainState>) -> Result<RcInterface, Failure> {
         let segment = domain.settings.segment as u32;
         let address = InterfaceAddress { port: domain.port, segment };
-        Ok(RcInterface { state: Rc::new(RefCell::new(State::new(domain)?)), address })
+        let state = State::new(domain)?;
+        let quiet = state.quiet.clone();
+        Ok(RcInterface { state: Rc::new(RefCell::new(state)), quiet, address })
     }
 
     pub(crate) fn address(&self) -> Vec<u8> {
@@ -43,6 +47,12 @@ impl RcInterface {
     pub(crate) fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
         self.state.borrow_mut().poll(events);
         Ok(())
+    }
+
+    /// Begins a poll; see [`tieline_plugin_api::Interface::poll_quietly`].
+    #[inline(always)]
+    pub(crate) fn poll_quietly(&self) -> bool {
+        self.quiet.poll()
     }
 
     pub(crate) fn arm(&self) -> Result<Armed, Status> {

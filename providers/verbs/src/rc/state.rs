@@ -17,9 +17,10 @@ use crate::double::clock::Instant;
 use crate::notices::{Notices, completion};
 use crate::queue_pair::{self, Cleanup, Work};
 use crate::shared::DomainState;
-use crate::sys::{Cq, WC_BATCH, Wc};
+use crate::sys::{Cq, QuietPolls, WC_BATCH, Wc};
 use crate::wake::{Sleep, sys::random};
 use core::time::Duration;
+use std::rc::Rc;
 use std::sync::Arc;
 #[cfg(not(test))]
 use std::time::Instant;
@@ -31,7 +32,7 @@ const CHUNK: usize = 32;
 /// The maximum number of buffers for fetched values of atomics, allocated one page at a time.
 const RESULTS: usize = 1024;
 /// The maximum number of polls between two clock reads (fewer if polls are rare), and the interval of slow progress.
-const CLOCK_EVERY: u32 = 32;
+const CLOCK_EVERY: u32 = 64;
 const SLOW_PROGRESS_EVERY: Duration = Duration::from_millis(50);
 
 /// A message that the application holds or is about to get.
@@ -51,7 +52,7 @@ pub(crate) struct State {
     receives: Receives,
     sleep: Sleep,
     /// The completion queue; `None` before the first connection, because a worker may open more devices than it uses.
-    cq: Option<Cq>,
+    cq: Option<Rc<Cq>>,
     /// Whether the completion queue can be resized.
     grows: bool,
     /// Whether the connections share the entries of the completion queue.
@@ -70,8 +71,8 @@ pub(crate) struct State {
     live: usize,
     windows: usize,
     notices: Notices<Delivered>,
-    /// The array for one batch of completions.
-    batch: Vec<Wc>,
+    /// The polls that only read the completion queue, and the array for one batch of completions.
+    pub(super) quiet: Rc<QuietPolls>,
     /// The connections whose owed credits are due.
     credits_due: Vec<u32>,
     /// The connections with held sends, or with sends that the device has not accepted yet.
@@ -80,9 +81,8 @@ pub(crate) struct State {
     goodbyes: Vec<(u32, u8)>,
     /// The slot of the last notification.
     notified_last: u32,
-    /// The number of polls until the clock is read, and whether the next poll must do more than read the completion queue.
-    countdown: u32,
-    has_more_to_do: bool,
+    /// The number of polls behind the quiet ones until the clock is read.
+    polls_behind: u32,
     clock_every: u32,
     slow_progress_at: Instant,
     timeouts_checked: Instant,
@@ -126,13 +126,12 @@ impl State {
             live: 0,
             windows: 0,
             notices: Notices::default(),
-            batch: vec![Wc::default(); WC_BATCH],
+            quiet: Rc::new(QuietPolls::new()),
             credits_due: Vec::new(),
             unposted: Vec::new(),
             goodbyes: Vec::new(),
             notified_last: 0,
-            countdown: 1,
-            has_more_to_do: false,
+            polls_behind: 0,
             clock_every: 1,
             slow_progress_at: now,
             timeouts_checked: now,

@@ -55,6 +55,12 @@ impl UdInterface {
         Ok(())
     }
 
+    /// Begins a poll; see [`tieline_plugin_api::Interface::poll_quietly`].
+    #[inline(always)]
+    pub(crate) fn poll_quietly(&self) -> bool {
+        self.state.try_borrow_mut().is_ok_and(|mut state| state.poll_quietly())
+    }
+
     pub(crate) fn arm(&self) -> Result<Armed, Status> {
         Ok(self.state.borrow_mut().arm())
     }

@@ -388,6 +388,16 @@ impl State {
         Ok(result?)
     }
 
+    /// Handles a poll that has nothing to do, and returns `true`; otherwise changes nothing.
+    #[inline]
+    pub(crate) fn poll_quietly(&mut self) -> bool {
+        if self.countdown == 1 || self.notices.are_out() || self.is_worth_a_look() {
+            return false;
+        }
+        self.countdown = self.countdown.wrapping_sub(1);
+        true
+    }
+
     #[inline]
     pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
         self.countdown -= 1;

@@ -96,7 +96,7 @@ impl State {
     /// events and the unread completions.
     #[cold]
     fn finish_endings(&mut self, all: bool) {
-        self.has_more_to_do = true;
+        self.note_more_to_do();
         let _ = self.read_async_events(None);
         let _ = self.catch_up(None);
         let down = self.domain.watch.port_down();
@@ -161,7 +161,7 @@ impl State {
 
     /// Queues a connection for posting at the next poll.
     pub(crate) fn post_later(&mut self, slot: u32) {
-        self.has_more_to_do = true;
+        self.note_more_to_do();
         if !self.unposted.contains(&slot) {
             self.unposted.push(slot);
         }
@@ -318,7 +318,7 @@ impl State {
     /// application's memory. The notification therefore comes in [`State::ended`], after the device has flushed the last send.
     #[cold]
     fn end(&mut self, slot: u32, failure: Failure, events: Option<&mut Events<'_>>) {
-        self.has_more_to_do = true;
+        self.note_more_to_do();
         let Some(connection) = self.connection(slot).filter(|c| c.ending.is_none()) else { return };
         // As an operation's status, `KeyRejected` means that the endpoint stays usable. That status applies to one operation only,
         // so the connection gets `Io`.
@@ -370,7 +370,7 @@ impl State {
     /// Handles the end of the flush: fails all outstanding operations and notifies the application.
     #[cold]
     pub(super) fn ended(&mut self, slot: u32, mut events: Option<&mut Events<'_>>) {
-        self.has_more_to_do = true;
+        self.note_more_to_do();
         let Some(connection) = self.connection(slot) else { return };
         let Some((failure, _)) = connection.ending.take() else { return };
         let Phase::Failed(status) = connection.phase else { return };

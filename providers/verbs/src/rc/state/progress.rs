@@ -5,12 +5,16 @@ use super::*;
 impl State {
     #[inline(always)] // inlined into the entry point that the core calls
     pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
-        self.countdown -= 1;
-        if self.countdown == 0 || self.has_more_to_do || events.room() == 0 {
-            return self.poll_all(events);
-        }
-        let Some(cq) = &self.cq else { return };
-        match cq.fetch(&mut self.batch) {
+        let read = match (self.quiet.take_read(), self.quiet.left()) {
+            (0, 0) => return self.poll_all(events),
+            (0, _) if events.room() == 0 => return self.poll_all(events),
+            (0, left) => {
+                self.quiet.set_left(left - 1);
+                self.quiet.fetch()
+            }
+            (read, _) => read,
+        };
+        match read {
             0 => {}
             count @ 1.. => self.fetched(count as usize, Some(events)),
             _ => self.cannot_be_polled(Some(events)),
@@ -20,19 +24,30 @@ impl State {
     /// Decides whether the next poll must do more than read the completion queue.
     pub(super) fn look_for_more_to_do(&mut self) {
         let waits = self.notices.waits() | self.unposted.len() | self.cleanup.waits();
-        self.has_more_to_do = waits != 0;
+        if waits != 0 {
+            return self.note_more_to_do();
+        }
+        self.quiet.set_left(self.quiet.left() + core::mem::take(&mut self.polls_behind));
+    }
+
+    /// Notes that the next poll must do more than read the completion queue.
+    pub(super) fn note_more_to_do(&mut self) {
+        self.polls_behind += self.quiet.left();
+        self.quiet.set_left(0);
     }
 
     #[inline(never)] // keeps this function out of an empty poll's path
     fn poll_all(&mut self, events: &mut Events<'_>) {
+        self.note_more_to_do();
         if self.notices.are_out() {
             self.release();
         }
         if !self.unposted.is_empty() {
             self.post_packed();
         }
-        if self.countdown == 0 {
-            self.slow_progress(Some(events), false);
+        match self.polls_behind {
+            0 => self.slow_progress(Some(events), false),
+            polls => self.polls_behind = polls - 1,
         }
         if self.notices.hand_out(events) {
             let _ = self.fetch(Some(events));
@@ -64,13 +79,15 @@ impl State {
 
     /// Fetches a batch of completions. Returns whether there was any.
     pub(super) fn fetch(&mut self, events: Option<&mut Events<'_>>) -> bool {
-        if self.batch.is_empty() {
+        if self.quiet.is_processing() {
             // This call is nested in the processing of a batch. The outer call reports the earlier completions.
             return false;
         }
         // Before the first connection, nothing is posted to the device.
-        let Some(cq) = &self.cq else { return false };
-        match cq.fetch(&mut self.batch) {
+        if self.cq.is_none() {
+            return false;
+        }
+        match self.quiet.fetch() {
             0 => self.cleanup.fetched(0, true),
             count @ 1.. => {
                 self.fetched(count as usize, events);
@@ -88,12 +105,13 @@ impl State {
     #[inline(never)] // keeps this function out of an empty poll's path
     fn fetched(&mut self, count: usize, mut events: Option<&mut Events<'_>>) {
         self.cleanup.fetched(count, false);
-        let batch = core::mem::take(&mut self.batch);
+        let Some(batch) = self.quiet.take_batch() else { return };
         let mut rest = batch[..count.min(batch.len())].iter();
         // The fast path needs an empty backlog and room for events.
         if let (Some(events), true) = (events.as_deref_mut(), self.notices.is_empty()) {
+            let shares = self.receives.shared().is_some();
             for wc in rest.by_ref() {
-                if self.completed_simply(wc, events) {
+                if self.completed_simply(wc, shares, events) {
                     continue;
                 }
                 self.completed(wc, Some(&mut *events));
@@ -105,7 +123,7 @@ impl State {
         for wc in rest {
             self.completed(wc, events.as_deref_mut());
         }
-        self.batch = batch;
+        self.quiet.give_batch(batch);
         if !self.receives.has_none_to_post() {
             if let Err(refused) = self.post_receives() {
                 self.receives_refused(refused, events);
@@ -115,9 +133,9 @@ impl State {
     }
 
     /// Processes a completion of the common kind. Returns `false` if the completion is of another kind or the event array is full;
-    /// [`State::completed`] must then process it.
+    /// [`State::completed`] must then process it. `shares`: the connections share a receive queue.
     #[inline(always)]
-    fn completed_simply(&mut self, wc: &Wc, events: &mut Events<'_>) -> bool {
+    fn completed_simply(&mut self, wc: &Wc, shares: bool, events: &mut Events<'_>) -> bool {
         if wc.status != IBV_WC_SUCCESS {
             return false;
         }
@@ -126,9 +144,7 @@ impl State {
                 self.plain_sends_completed(wc.wr_id, slot, number, events)
             }
             // Completions of a shared queue are never stale.
-            About::Receive { buffer, .. } => {
-                self.receives.shared().is_some() && self.message_arrived(buffer, wc, events)
-            }
+            About::Receive { buffer, .. } => shares && self.message_arrived(buffer, wc, events),
         }
     }
 
@@ -156,10 +172,10 @@ impl State {
     #[cold]
     fn cannot_be_polled(&mut self, events: Option<&mut Events<'_>>) {
         let failure = Cq::not_polled();
-        // An empty batch prevents nested fetches.
-        let batch = core::mem::take(&mut self.batch);
+        // Without the array there are no nested fetches.
+        let batch = self.quiet.take_batch();
         self.fail_all(failure.status, &failure.text, events);
-        self.batch = batch;
+        batch.into_iter().for_each(|batch| self.quiet.give_batch(batch));
     }
 
     /// Fetches every completion from before the call, limited to the capacity of the queue: a peer may send as fast as this side
@@ -343,7 +359,7 @@ impl State {
         mut events: Option<&mut Events<'_>>,
         now_or_never: bool,
     ) {
-        self.has_more_to_do = true;
+        self.note_more_to_do();
         if !self.goodbyes.is_empty() {
             self.retry_goodbyes();
         }
@@ -355,7 +371,7 @@ impl State {
             true => 1,
             false => (self.clock_every * 2).min(CLOCK_EVERY),
         };
-        self.countdown = self.clock_every;
+        self.polls_behind = self.clock_every - 1;
         if !now_or_never && since < SLOW_PROGRESS_EVERY {
             return;
         }
@@ -490,7 +506,7 @@ impl State {
             }
         }
         // Time without polls counts, too: the acknowledgement may be in the queue, unread.
-        if late.is_empty() || self.batch.is_empty() {
+        if late.is_empty() || self.quiet.is_processing() {
             return;
         }
         let _ = self.catch_up(events.as_deref_mut());

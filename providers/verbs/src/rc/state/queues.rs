@@ -55,6 +55,8 @@ impl State {
             let queue = Receives::queue(&state.domain, CHUNK)?;
             state.sleep.watch(&cq)?;
             state.receives.open(queue);
+            let cq = Rc::new(cq);
+            state.quiet.open(cq.clone());
             (state.cq, state.grows) = (Some(cq), grows);
             Ok(())
         };
@@ -70,7 +72,7 @@ impl State {
 
     /// Returns the capacity of the completion queue.
     pub(super) fn places(&self) -> usize {
-        self.cq.as_ref().map_or(0, Cq::capacity)
+        self.cq.as_ref().map_or(0, |cq| cq.capacity())
     }
 
     /// Resizes the completion queue.
