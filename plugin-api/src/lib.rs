@@ -58,7 +58,7 @@ pub use flags::{
 pub use kernel::{boot_id, kernel_text};
 pub use note::{CoreNote, DlopenNote, Note};
 pub use provider::{
-    Absent, Allocation, Armed, Connector, Domain, DomainInfo, Endpoint, Interface, ListOp,
+    Absent, Allocation, Armed, AtOnce, Connector, Domain, DomainInfo, Endpoint, Interface, ListOp,
     ListPart, MemoryReport, Packer, Posted, Posting, Provider, Revoked, RmaOp,
 };
 pub use status::{Failure, OK, PENDING, Status};

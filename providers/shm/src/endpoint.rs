@@ -3,7 +3,9 @@
 use std::rc::Rc;
 
 use tieline_plugin_api::abi::{Atomic, Iov};
-use tieline_plugin_api::{Endpoint, Failure, ListOp, Packer, Posted, Posting, RmaOp, Status};
+use tieline_plugin_api::{
+    AtOnce, Endpoint, Failure, ListOp, Packer, Posted, Posting, RmaOp, Status,
+};
 
 use crate::imports::ImportedKey;
 use crate::keys::Key;
@@ -38,6 +40,18 @@ impl Endpoint for RingEndpoint {
     #[inline]
     fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
         self.channel.send(id, header, payload)
+    }
+
+    const SENDS_AT_ONCE: bool = true;
+
+    #[inline(always)]
+    fn am_short_at_once(&self, id: u32, header: u64, payload: &[u8]) -> AtOnce {
+        self.channel.send_at_once(id, header, payload)
+    }
+
+    #[inline]
+    fn after_at_once(&self) {
+        self.channel.after_send();
     }
 
     #[inline]

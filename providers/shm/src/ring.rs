@@ -94,14 +94,11 @@ pub(crate) struct SendRing {
     position: Cell<u64>,
     /// The position at which the ring looks full; equal to `position` while the ring is shut.
     limit: Cell<u64>,
-    /// The slot of `position`.
-    next: Cell<NonNull<Slot>>,
     /// The lap of `position`, as the high half of a control word.
     lap: Cell<u64>,
     slots: Cell<NonNull<Slot>>,
-    /// The end of the slots.
-    end: Cell<NonNull<Slot>>,
-    count: Cell<u64>,
+    /// The number of slots, a power of two, less one.
+    mask: Cell<u64>,
     /// The position at which the current ring began.
     origin: Cell<u64>,
     /// The last tail that was read.
@@ -115,7 +112,7 @@ impl SendRing {
     /// Makes the producer's side of an unused ring. It is shut until the first [`SendRing::refresh`].
     ///
     /// # Safety
-    /// `keep` holds `count` slots, at least one, from `slots` on, and the tail.
+    /// `keep` holds `count` slots, a power of two, from `slots` on, and the tail.
     unsafe fn at(
         slots: NonNull<Slot>,
         count: usize,
@@ -125,12 +122,9 @@ impl SendRing {
         SendRing {
             position: Cell::new(0),
             limit: Cell::new(0),
-            next: Cell::new(slots),
             lap: Cell::new(lap(0, count as u64)),
             slots: Cell::new(slots),
-            // SAFETY: the caller's promise.
-            end: Cell::new(unsafe { slots.add(count) }),
-            count: Cell::new(count as u64),
+            mask: Cell::new(count as u64 - 1),
             origin: Cell::new(0),
             seen: Cell::new(0),
             tail,
@@ -157,9 +151,9 @@ impl SendRing {
         if position == self.limit.get() || payload.len() > INLINE {
             return false;
         }
-        let at = self.next.get();
-        // SAFETY: `next` lies in the ring, and `over` checked that `keep` contains the ring.
-        let slot = unsafe { at.as_ref() };
+        let index = (position & self.mask.get()) as usize;
+        // SAFETY: the index lies in the ring, and `over` checked that `keep` contains the ring.
+        let slot = unsafe { self.slots.get().add(index).as_ref() };
         slot.body.with_mut(|body| {
             let body = body.cast::<u64>();
             // SAFETY: the body has seven words. This slot belongs to the producer alone until the control word is stored, because
@@ -172,30 +166,19 @@ impl SendRing {
         #[cfg(feature = "test-hooks")]
         crate::hooks::between_write_and_publish();
         let control = self.lap.get() | u64::from(head);
-        // First: a signal handler that calls `exit` may push, and must not write a published slot again.
+        // First: a signal handler that calls `exit` may push, and must not write a published slot again. Little else is stored here,
+        // because stores wait behind one whose line is at another processor.
         self.position.set(position + 1);
-        // SAFETY: `at` lies in the ring, so the result lies in the ring or at its end.
-        let following = unsafe { at.add(1) };
-        if following == self.end.get() {
+        if (position + 1) & self.mask.get() == 0 {
             self.lap.set(self.lap.get().wrapping_add(NEXT_LAP));
-            self.next.set(self.slots.get());
-        } else {
-            self.next.set(following);
         }
         slot.control.store(control, order::PUBLISH_SLOT);
-        self.prefetch_next();
-        true
-    }
-
-    /// Prefetches the line of the next slot for writing.
-    #[inline(always)]
-    fn prefetch_next(&self) {
         #[cfg(not(loom))]
         {
             // Beyond the end of the ring the prefetch has no effect.
-            let at = self.next.get().as_ptr().wrapping_add(AHEAD);
-            crate::sys::prefetch_for_writing(at.cast());
+            crate::sys::prefetch_for_writing((&raw const *slot).wrapping_add(AHEAD).cast());
         }
+        true
     }
 
     /// Reads the consumer's position and frees the slots before it.
@@ -207,7 +190,7 @@ impl SendRing {
         }
         self.seen.set(tail);
         // If the consumer is still in the previous ring, it has not passed the first slot of this one.
-        let limit = tail.max(self.origin.get()) + self.count.get();
+        let limit = tail.max(self.origin.get()) + self.mask.get() + 1;
         self.limit.set(limit);
         Ok(tail)
     }
@@ -460,11 +443,8 @@ impl SendRing {
     pub(crate) fn switch(&self, layout: Layout) -> bool {
         let Some((slots, _)) = locate(&self.keep, layout) else { return false };
         let origin = next_lap(self.position.get(), layout.count);
-        // SAFETY: `locate` found all of the slots in one mapping.
-        self.end.set(unsafe { slots.add(layout.count) });
         self.slots.set(slots);
-        self.next.set(slots);
-        self.count.set(layout.count as u64);
+        self.mask.set(layout.count as u64 - 1);
         self.lap.set(lap(origin, layout.count as u64));
         self.position.set(origin);
         self.origin.set(origin);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tieline_plugin_api::abi::Iov;
-use tieline_plugin_api::{Failure, Packer, Posted, Posting, Status};
+use tieline_plugin_api::{AtOnce, Failure, Packer, Posted, Posting, Status};
 
 use crate::asking::Asking;
 use crate::channel::{self, kind, word};
@@ -168,13 +168,30 @@ impl SendChannel {
 
     // ---- messages ----
 
+    /// Sends a payload that fits into the slot, if there is a free slot.
+    #[inline(always)]
+    pub(crate) fn send_at_once(&self, id: u32, header: u64, payload: &[u8]) -> AtOnce {
+        // A payload that is too long for the slot is not sent here; its length may not fit into the head.
+        let head = head(kind::INLINE, payload.len(), id as u16);
+        if id > u32::from(u16::MAX) || !self.ring.push(head, header, payload) {
+            AtOnce::NotSent
+        } else if self.has_more_to_do() {
+            AtOnce::SentWithRest
+        } else {
+            AtOnce::Sent
+        }
+    }
+
     /// Sends a contiguous payload.
     #[inline(always)]
     pub(crate) fn send(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
-        // A payload that is too long for the slot is not sent here; its length may not fit into the head.
-        let head = head(kind::INLINE, payload.len(), id as u16);
-        if id <= u32::from(u16::MAX) && self.push(head, header, payload) {
-            return Ok(Posting::Done);
+        match self.send_at_once(id, header, payload) {
+            AtOnce::Sent => return Ok(Posting::Done),
+            AtOnce::SentWithRest => {
+                self.after_send();
+                return Ok(Posting::Done);
+            }
+            AtOnce::NotSent => {}
         }
         self.send_slow(id, header, payload)
     }
@@ -327,15 +344,21 @@ impl SendChannel {
     #[inline(always)]
     fn push(&self, head: u32, header: u64, payload: &[u8]) -> bool {
         let is_sent = self.ring.push(head, header, payload);
-        if is_sent && wake::publish(|| (), || self.after.get() != 0, self.sleeping.get()) {
+        if is_sent && self.has_more_to_do() {
             self.after_send();
         }
         is_sent
     }
 
+    /// Checks whether [`SendChannel::after_send`] must follow a published slot.
+    #[inline(always)]
+    fn has_more_to_do(&self) -> bool {
+        wake::publish(|| (), || self.after.get() != 0, self.sleeping.get())
+    }
+
     /// Does the work that the fast path omits: fence, doorbell, wake-up, switch to a fast box.
     #[inline(never)]
-    fn after_send(&self) {
+    pub(crate) fn after_send(&self) {
         let todo = self.after.get();
         self.announce(todo & after::FENCE != 0);
         if todo & after::BELL_DUE != 0 {

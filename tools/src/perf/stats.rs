@@ -1,6 +1,7 @@
 //! Measurements: batches of one operation, and their statistics.
 
 use super::args::Limit;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 use tieline::Error;
 
@@ -32,9 +33,10 @@ pub(crate) fn measure(
         Limit::Iterations(n) => WARM_UP.0.min(n.div_ceil(10)),
         Limit::Time(_) => WARM_UP.0,
     };
-    while number < warm_up && (number % 16 != 0 || started.elapsed() < WARM_UP.1) {
-        one(number)?;
-        number += 1;
+    while number < warm_up && started.elapsed() < WARM_UP.1 {
+        let until = warm_up.min(number + 16);
+        repeat(number..until, &mut one)?;
+        number = until;
     }
     let each = started.elapsed().as_nanos() as u64 / number.max(1);
     let mut batch = (BATCH.as_nanos() as u64 / each.max(1)).clamp(1, 4096);
@@ -56,10 +58,8 @@ pub(crate) fn measure(
         if count == 0 {
             break;
         }
-        for _ in 0..count {
-            one(number)?;
-            number += 1;
-        }
+        repeat(number..number + count, &mut one)?;
+        number += count;
         let now = Instant::now();
         skipped += 1;
         if skipped == every {
@@ -78,6 +78,18 @@ pub(crate) fn measure(
     }
     close(number)?;
     Ok(Samples { batches, operations: number - first, elapsed: begin.elapsed() })
+}
+
+/// Runs `one` for each number. This is the only call of `one`, so the compiler can make one loop of both.
+#[inline(never)]
+fn repeat(
+    numbers: Range<u64>,
+    one: &mut impl FnMut(u64) -> Result<(), Error>,
+) -> Result<(), Error> {
+    for number in numbers {
+        one(number)?;
+    }
+    Ok(())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

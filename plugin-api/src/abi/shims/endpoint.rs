@@ -2,10 +2,57 @@
 
 use super::*;
 use crate::flags::not_understood;
-use crate::provider::{Endpoint, ListOp, ListPart, Packer, Posted, Posting, RmaOp};
+use crate::provider::{AtOnce, Endpoint, ListOp, ListPart, Packer, Posted, Posting, RmaOp};
 use crate::{known_flags, rma_kind};
 
 pub(super) unsafe extern "C" fn am_short<E: Endpoint>(
+    endpoint: *mut c_void,
+    id: u32,
+    header: u64,
+    data: *const u8,
+    len: usize,
+) -> i32 {
+    if E::SENDS_AT_ONCE {
+        // SAFETY: the handle is that of an open endpoint.
+        let this = unsafe { shared::<E>(endpoint) };
+        // SAFETY: the payload is borrowed for the call, and null only without bytes.
+        let payload = unsafe { short_bytes(data, len) };
+        let sent = hot(this.poisoned, || match this.inner.am_short_at_once(id, header, payload) {
+            AtOnce::Sent => 0,
+            AtOnce::SentWithRest => 1,
+            AtOnce::NotSent => 2,
+        });
+        match sent {
+            2 => {}
+            // SAFETY: the handle is that of an open endpoint.
+            1 => return unsafe { after_at_once::<E>(endpoint) },
+            done => return code(done),
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { am_short_behind::<E>(endpoint, id, header, data, len) }
+}
+
+/// Does what the short form has left, out of line, so that the short form needs no frame.
+///
+/// # Safety
+/// The handle is that of an open endpoint.
+#[inline(never)]
+unsafe extern "C" fn after_at_once<E: Endpoint>(endpoint: *mut c_void) -> i32 {
+    // SAFETY: the caller's promise.
+    let this = unsafe { shared::<E>(endpoint) };
+    code(hot(this.poisoned, || {
+        this.inner.after_at_once();
+        0
+    }))
+}
+
+/// Sends without the short form, out of line as well.
+///
+/// # Safety
+/// As for `am_short`.
+#[inline(never)]
+unsafe extern "C" fn am_short_behind<E: Endpoint>(
     endpoint: *mut c_void,
     id: u32,
     header: u64,
