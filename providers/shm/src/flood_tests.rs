@@ -44,7 +44,8 @@ impl Flooder {
         if self.position >= tail.max(self.origin) + count {
             return false;
         }
-        let at = self.layout.slots + (self.position % count) as usize * 64;
+        let number = self.position.wrapping_mul(self.layout.step);
+        let at = self.layout.slots + (number % count) as usize * 64;
         for (n, word) in words.into_iter().enumerate() {
             memory.word(at + 8 + n * 8).unwrap().store(word, Ordering::Release);
         }
@@ -61,7 +62,7 @@ impl Flooder {
     /// Continues in the fast box, which every poll drains.
     fn switch(&mut self) {
         assert!(self.push_slot(kind::WANT_FAST, 0, [1, 0, 0]) && self.push(kind::SWITCH));
-        self.layout = channel::fast(FASTBOX);
+        self.layout = channel::fast(FASTBOX, true);
         self.position = self.position.next_multiple_of(self.layout.count as u64);
         self.origin = self.position;
     }

@@ -102,6 +102,8 @@ mod sender;
 mod shared;
 #[cfg(all(test, not(loom)))]
 mod short_poll_tests;
+#[cfg(all(test, not(loom)))]
+mod slot_order_tests;
 #[cfg(not(loom))]
 mod sys;
 #[cfg(all(test, not(loom)))]

@@ -303,18 +303,25 @@ impl RecvChannel {
                 let request = self.ring.header();
                 self.ring.advance();
                 self.granted = self.granted || shared.grant_fast_box();
-                let answer = if self.granted { channel::GRANTED } else { channel::REFUSED };
+                let answer = match (self.granted, request & channel::KNOWS_SPREAD) {
+                    (false, _) => channel::REFUSED,
+                    (true, 0) => channel::GRANTED,
+                    (true, _) => channel::GRANTED_SPREAD,
+                };
+                // The shift drops the bit of the order.
                 let verdict = (request << 2) | answer;
                 word(&self.map, channel::VERDICT).store(verdict, Ordering::Release);
                 Some(Drained::Full)
             }
             // A sender without a grant has no fast box: the number of channels that every poll drains is bounded.
             kind::SWITCH if self.granted && !self.fast => {
+                let order = self.ring.header();
                 self.ring.advance();
                 // The sender has done the same, unless it is malicious.
                 let len = self.map.len() - sys::PAGE;
                 if self.map.populate(sys::PAGE, len).is_err()
-                    || !self.ring.switch(channel::fast(self.fastbox))
+                    || order > 1
+                    || !self.ring.switch(channel::fast(self.fastbox, order == 1))
                 {
                     return Some(Drained::Broken);
                 }
@@ -390,7 +397,8 @@ impl RecvChannel {
 
     /// Returns the position below which are all slots that can be published at this time.
     fn end_of_published(&self) -> u64 {
-        let (cold, fast) = (channel::COLD.count as u64, channel::fast(self.fastbox).count as u64);
+        let (cold, fast) =
+            (channel::COLD.count as u64, channel::fast(self.fastbox, false).count as u64);
         // The other case is a full cold ring, whose last slot switches to a full fast box, which begins with a lap of its own.
         self.ring.position() + if self.fast { fast } else { cold + 2 * fast }
     }

@@ -20,17 +20,19 @@ use std::sync::atomic::AtomicU64;
 
 #[cfg(not(loom))]
 mod alone;
+mod places;
 
 use std::cell::Cell;
 use std::ptr::NonNull;
 
 use crate::order;
+pub(crate) use places::NEIGHBOURS;
+use places::Places;
+#[cfg(not(loom))]
+pub(crate) use places::SPREAD;
 
 /// The longest payload in the slot, in bytes.
 pub(crate) const INLINE: usize = 48;
-/// The distance, in lines, at which the producer prefetches a line for writing.
-#[cfg(not(loom))]
-const AHEAD: usize = 8;
 /// The size of a slot, in bytes: one cache line. Both sides of a channel agree on it. On the few processors with lines of 128 bytes
 /// two slots share a line, which is correct and slower.
 #[cfg(not(loom))]
@@ -94,11 +96,11 @@ pub(crate) struct SendRing {
     position: Cell<u64>,
     /// The position at which the ring looks full; equal to `position` while the ring is shut.
     limit: Cell<u64>,
+    /// The slot of `position`.
+    next: Cell<NonNull<Slot>>,
     /// The lap of `position`, as the high half of a control word.
     lap: Cell<u64>,
-    slots: Cell<NonNull<Slot>>,
-    /// The number of slots, a power of two, less one.
-    mask: Cell<u64>,
+    places: Cell<Places>,
     /// The position at which the current ring began.
     origin: Cell<u64>,
     /// The last tail that was read.
@@ -122,9 +124,9 @@ impl SendRing {
         SendRing {
             position: Cell::new(0),
             limit: Cell::new(0),
+            next: Cell::new(slots),
             lap: Cell::new(lap(0, count as u64)),
-            slots: Cell::new(slots),
-            mask: Cell::new(count as u64 - 1),
+            places: Cell::new(Places::of(slots, count, NEIGHBOURS)),
             origin: Cell::new(0),
             seen: Cell::new(0),
             tail,
@@ -151,9 +153,9 @@ impl SendRing {
         if position == self.limit.get() || payload.len() > INLINE {
             return false;
         }
-        let index = (position & self.mask.get()) as usize;
-        // SAFETY: the index lies in the ring, and `over` checked that `keep` contains the ring.
-        let slot = unsafe { self.slots.get().add(index).as_ref() };
+        let at = self.next.get();
+        // SAFETY: `next` lies in the ring, and `over` checked that `keep` contains the ring.
+        let slot = unsafe { at.as_ref() };
         slot.body.with_mut(|body| {
             let body = body.cast::<u64>();
             // SAFETY: the body has seven words. This slot belongs to the producer alone until the control word is stored, because
@@ -169,15 +171,12 @@ impl SendRing {
         // First: a signal handler that calls `exit` may push, and must not write a published slot again. Little else is stored here,
         // because stores wait behind one whose line is at another processor.
         self.position.set(position + 1);
-        if (position + 1) & self.mask.get() == 0 {
+        let (following, begins) = self.places.get().after(at);
+        self.next.set(following);
+        if begins {
             self.lap.set(self.lap.get().wrapping_add(NEXT_LAP));
         }
         slot.control.store(control, order::PUBLISH_SLOT);
-        #[cfg(not(loom))]
-        {
-            // Beyond the end of the ring the prefetch has no effect.
-            crate::sys::prefetch_for_writing((&raw const *slot).wrapping_add(AHEAD).cast());
-        }
         true
     }
 
@@ -190,7 +189,7 @@ impl SendRing {
         }
         self.seen.set(tail);
         // If the consumer is still in the previous ring, it has not passed the first slot of this one.
-        let limit = tail.max(self.origin.get()) + self.mask.get() + 1;
+        let limit = tail.max(self.origin.get()) + self.places.get().count();
         self.limit.set(limit);
         Ok(tail)
     }
@@ -211,6 +210,12 @@ impl SendRing {
     #[cfg(not(loom))]
     pub(crate) fn hold(&self) -> u64 {
         self.limit.replace(self.position.get())
+    }
+
+    /// Returns the order of the slots.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn order(&self) -> u64 {
+        self.places.get().order()
     }
 
     /// Ends a [`SendRing::hold`].
@@ -245,10 +250,7 @@ pub(crate) struct RecvRing {
     position: u64,
     /// The position from which [`RecvRing::is_due`] holds.
     due: u64,
-    /// The end of the slots.
-    end: NonNull<Slot>,
-    slots: NonNull<Slot>,
-    count: u64,
+    places: Places,
     published: u64,
     tail: NonNull<AtomicU64>,
     #[allow(dead_code)] // never read under loom
@@ -271,10 +273,7 @@ impl RecvRing {
             expected: lap(0, count as u64),
             position: 0,
             due: count as u64 >> 2,
-            // SAFETY: the caller's promise.
-            end: unsafe { slots.add(count) },
-            slots,
-            count: count as u64,
+            places: Places::of(slots, count, NEIGHBOURS),
             published: 0,
             tail,
             keep,
@@ -284,7 +283,7 @@ impl RecvRing {
     /// Returns the next slot's control word.
     #[inline(always)]
     fn control(&self) -> &AtomicU64 {
-        // SAFETY: `current` always points into the ring that `keep` holds.
+        // SAFETY: `current` lies in the ring that `keep` holds.
         &unsafe { self.current.as_ref() }.control
     }
 
@@ -332,7 +331,7 @@ impl RecvRing {
     /// Returns a word of the slot's body: 0 is the header, 1 to 6 the payload.
     #[inline(always)]
     pub(crate) fn word(&self, index: usize) -> u64 {
-        // SAFETY: `current` points into the ring; a defective producer may write meanwhile, hence volatile.
+        // SAFETY: the slot lies in the ring; a defective producer may write meanwhile, hence volatile.
         unsafe {
             self.current
                 .as_ref()
@@ -344,7 +343,7 @@ impl RecvRing {
     /// Returns the start of the slot's payload: [`INLINE`] bytes, valid until the slot is published.
     #[inline(always)]
     pub(crate) fn payload(&self) -> *const u8 {
-        // SAFETY: `current` points into the ring, and the payload begins at the second of seven words.
+        // SAFETY: the slot lies in the ring, and its payload begins at the second of seven words.
         unsafe { self.current.as_ref().body.with(|body| body.cast::<u64>().add(1).cast()) }
     }
 
@@ -352,11 +351,9 @@ impl RecvRing {
     #[inline(always)]
     pub(crate) fn advance(&mut self) {
         self.position += 1;
-        // SAFETY: `current` lies in the ring, so the result lies in the ring or at its end.
-        let following = unsafe { self.current.add(1) };
+        let (following, begins) = self.places.after(self.current);
         self.current = following;
-        if following == self.end {
-            self.current = self.slots;
+        if begins {
             self.expected = self.expected.wrapping_add(NEXT_LAP);
         }
     }
@@ -375,7 +372,7 @@ impl RecvRing {
     /// Returns a quarter of the ring: the number of consumed slots after which to publish.
     #[inline(always)]
     pub(crate) fn quarter(&self) -> u64 {
-        self.count >> 2
+        self.places.count() >> 2
     }
 
     /// Checks whether the consumed position is to be published: a quarter of the ring is consumed, or [`RecvRing::hurry`] was called
@@ -410,6 +407,8 @@ pub(crate) struct Layout {
     pub(crate) count: usize,
     /// The offset of the tail word.
     pub(crate) tail: usize,
+    /// The order of the slots: [`NEIGHBOURS`] or [`SPREAD`].
+    pub(crate) step: u64,
 }
 
 #[cfg(not(loom))]
@@ -443,8 +442,8 @@ impl SendRing {
     pub(crate) fn switch(&self, layout: Layout) -> bool {
         let Some((slots, _)) = locate(&self.keep, layout) else { return false };
         let origin = next_lap(self.position.get(), layout.count);
-        self.slots.set(slots);
-        self.mask.set(layout.count as u64 - 1);
+        self.places.set(Places::of(slots, layout.count, layout.step));
+        self.next.set(slots);
         self.lap.set(lap(origin, layout.count as u64));
         self.position.set(origin);
         self.origin.set(origin);
@@ -465,13 +464,10 @@ impl RecvRing {
     /// Continues in another ring like [`SendRing::switch`].
     pub(crate) fn switch(&mut self, layout: Layout) -> bool {
         let Some((slots, _)) = locate(&self.keep, layout) else { return false };
-        // SAFETY: `locate` found all of the slots in one mapping.
-        self.end = unsafe { slots.add(layout.count) };
         self.position = next_lap(self.position, layout.count);
-        self.slots = slots;
+        self.places = Places::of(slots, layout.count, layout.step);
         self.current = slots;
-        self.count = layout.count as u64;
-        self.expected = lap(self.position, self.count);
+        self.expected = lap(self.position, layout.count as u64);
         // At the latest a quarter of the new ring after the last publication, whose position may lie in the ring before.
         self.due = self.published + self.quarter();
         true

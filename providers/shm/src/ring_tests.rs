@@ -246,7 +246,7 @@ mod with_memory {
         receiver.publish();
         assert_eq!((receiver.unpublished(), sender.tail_now(), sender.seen()), (0, 3, 0));
         assert_eq!((sender.refresh(), sender.seen()), (Ok(3), 3));
-        let fast = channel::fast(1024);
+        let fast = channel::fast(1024, true);
         assert!(receiver.switch(fast) && sender.switch(fast));
         let begins = 3u64.next_multiple_of(fast.count as u64);
         assert_eq!(receiver.quarter(), fast.count as u64 / 4);
@@ -283,10 +283,10 @@ mod with_memory {
     fn a_ring_outside_of_its_memory_is_refused() {
         let map = memory(1024);
         for place in [
-            Layout { slots: 512, count: 1 << 20, tail: channel::TAIL },
-            Layout { slots: 520, count: 4, tail: channel::TAIL },
-            Layout { slots: 512, count: 3, tail: channel::TAIL },
-            Layout { slots: 512, count: 4, tail: 1 << 30 },
+            Layout { slots: 512, count: 1 << 20, tail: channel::TAIL, step: 1 },
+            Layout { slots: 520, count: 4, tail: channel::TAIL, step: 1 },
+            Layout { slots: 512, count: 3, tail: channel::TAIL, step: 1 },
+            Layout { slots: 512, count: 4, tail: 1 << 30, step: 1 },
         ] {
             assert!(SendRing::over(map.clone(), place).is_none(), "{place:?}");
         }
@@ -343,7 +343,7 @@ mod with_memory {
                                 }
                                 None => {
                                     receiver.advance();
-                                    prop_assert!(receiver.switch(channel::fast(1 << shift)));
+                                    prop_assert!(receiver.switch(channel::fast(1 << shift, shift % 2 == 0)));
                                 }
                             }
                         }
@@ -356,7 +356,7 @@ mod with_memory {
                             sent += 1;
                             let _ = sender.push(head(5, 0, 0), sent, &[]);
                             model.push_back((sent, None));
-                            prop_assert!(sender.switch(channel::fast(1 << shift)));
+                            prop_assert!(sender.switch(channel::fast(1 << shift, shift % 2 == 0)));
                         }
                     }
                 }

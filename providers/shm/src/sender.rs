@@ -423,10 +423,16 @@ impl SendChannel {
         }
     }
 
+    /// Returns the order of the fast box's slots; `None` before the switch.
+    #[cfg(test)]
+    pub(crate) fn fast_order(&self) -> Option<u64> {
+        self.fast.get().then(|| self.ring.order())
+    }
+
     fn towards_fast_box(&self) {
         if self.asked.get() == self.answered.get() {
             if self.messages.get() >= self.ask_at.get()
-                && self.push_note(kind::WANT_FAST, self.asked.get() + 1)
+                && self.push_note(kind::WANT_FAST, channel::KNOWS_SPREAD | (self.asked.get() + 1))
             {
                 self.asked.set(self.asked.get() + 1);
             }
@@ -437,13 +443,16 @@ impl SendChannel {
             return;
         }
         let size = self.shared.settings.fastbox_size;
-        if verdict & 3 != channel::GRANTED || self.map.populate(sys::PAGE, size).is_err() {
+        let spread = verdict & 3 == channel::GRANTED_SPREAD;
+        if !(spread || verdict & 3 == channel::GRANTED)
+            || self.map.populate(sys::PAGE, size).is_err()
+        {
             // The fast box is requested again, at growing intervals.
             self.answered.set(self.asked.get());
             self.ask_at.set(self.messages.get().saturating_mul(2).max(64));
-        } else if self.push_note(kind::SWITCH, 0) {
+        } else if self.push_note(kind::SWITCH, u64::from(spread)) {
             self.answered.set(self.asked.get());
-            if self.ring.switch(channel::fast(size)) {
+            if self.ring.switch(channel::fast(size, spread)) {
                 self.fast.set(true);
                 self.after.set(self.after.get() & after::FENCE);
             }

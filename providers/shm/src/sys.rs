@@ -13,7 +13,7 @@ mod processor;
 
 #[cfg(test)]
 pub(crate) use processor::BARRIERS;
-pub(crate) use processor::{asymmetric, membarrier, prefetch_for_writing};
+pub(crate) use processor::{asymmetric, membarrier};
 pub(crate) use tieline_memory_file::{
     Mapping, PAGE, SEAL_WRITERS, backed_len, is_write_sealed, map_peer, map_peer_control,
     memory_file, own_pid, random, reserve, seal, sealed_len,

@@ -17,15 +17,14 @@ impl RecvRing {
     #[inline(always)]
     pub(crate) fn alone(&self) -> Option<Alone> {
         let (slot, expected) = (self.current, self.expected);
-        // SAFETY: `current` always points into the ring that `keep` holds.
+        // SAFETY: the slot lies in the ring that `keep` holds.
         let ahead = unsafe { slot.as_ref() }.control.load(order::TAKE_SLOT).wrapping_sub(expected);
-        // SAFETY: `current` lies in the ring, so the result lies in the ring or at its end.
-        let following = unsafe { slot.add(1) };
+        let (following, begins) = self.places.after(slot);
         // The low half of a new slot's word is not 0, but no caller takes a slot with 0.
-        if ahead > u64::from(u32::MAX) || self.is_due() || following == self.end {
+        if ahead > u64::from(u32::MAX) || self.is_due() || begins {
             return None;
         }
-        // SAFETY: `following` lies in the ring that `keep` holds.
+        // SAFETY: the slot lies in the ring that `keep` holds.
         let behind = unsafe { following.as_ref() }.control.load(order::TAKE_SLOT);
         if behind.wrapping_sub(expected) <= u64::from(u32::MAX) {
             return None;
@@ -37,12 +36,11 @@ impl RecvRing {
     #[inline(always)]
     pub(crate) fn first(&self) -> Option<Alone> {
         let slot = self.current;
-        // SAFETY: `current` always points into the ring that `keep` holds.
+        // SAFETY: the slot lies in the ring that `keep` holds.
         let control = unsafe { slot.as_ref() }.control.load(order::TAKE_SLOT);
         let ahead = control.wrapping_sub(self.expected);
-        // SAFETY: `current` lies in the ring, so the result lies in the ring or at its end.
-        let following = unsafe { slot.add(1) };
-        let is_there = ahead <= u64::from(u32::MAX) && following != self.end;
+        let (following, begins) = self.places.after(slot);
+        let is_there = ahead <= u64::from(u32::MAX) && !begins;
         is_there.then_some(Alone { head: ahead as u32, slot, following })
     }
 

@@ -1,6 +1,6 @@
-//! What this crate knows about processors: the prefetch of a slot, and the barrier that the kernel executes on all of them. The
-//! orderings of accesses are in `order.rs`.
-#![allow(unsafe_code)] // a prefetch is an instruction, and membarrier a system call
+//! What this crate knows about processors: the barrier that the kernel executes on all of them. The orderings of accesses are in
+//! `order.rs`.
+#![allow(unsafe_code)] // membarrier is a system call
 
 use std::sync::OnceLock;
 use std::sync::atomic::fence;
@@ -8,23 +8,6 @@ use std::sync::atomic::fence;
 use tieline_plugin_api::process::PerProcess;
 
 use crate::order;
-
-/// Prefetches a cache line for writing. The address need not be valid: a prefetch accesses nothing.
-#[inline(always)]
-pub(crate) fn prefetch_for_writing(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch has no effect but on caches.
-    unsafe {
-        std::arch::asm!("prefetchw [{0}]", in(reg) at, options(nostack, preserves_flags));
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: a prefetch has no effect but on caches.
-    unsafe {
-        std::arch::asm!("prfm pstl1keep, [{0}]", in(reg) at, options(nostack, preserves_flags));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = at;
-}
 
 /// Registers this process, or a forked child, and checks whether [`membarrier`] orders the accesses of every registered process.
 pub(crate) fn asymmetric() -> bool {
