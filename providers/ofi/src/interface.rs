@@ -110,6 +110,13 @@ impl Interface for OfiInterface {
         Ok(())
     }
 
+    const POLLS_QUIETLY: bool = true;
+
+    #[inline]
+    fn poll_quietly(&self) -> bool {
+        self.engine.try_borrow_mut().is_ok_and(|mut engine| engine.poll_quietly())
+    }
+
     fn arm(&self) -> Result<Armed, Status> {
         let mut engine = self.engine.borrow_mut();
         if engine.event_fd().is_none() { Err(Status::Unsupported) } else { Ok(engine.arm()) }

@@ -1,7 +1,7 @@
 //! Tests of operations that arrive or complete in another order than they were posted, and of failures that a later operation
 //! reports.
 
-use crate::double::world::{let_go, manners};
+use crate::double::world::{let_go, manners, world};
 use crate::double::{Side, settings, transfer, until};
 use crate::{OfiEndpoint, RemoteKey};
 use tieline_plugin_api::abi::Iov;
@@ -97,6 +97,28 @@ fn local_short_put_completes_inline_and_flush_waits_for_it() {
     until(&mut near, &mut far, |near, _| near.told.ended.last() == Some(&(3, Ok(()))));
     drop(region);
     assert_eq!(there, [[1; 8], [2; 8], [3; 8], [7; 8]].concat()[..]);
+}
+
+/// A further read costs system calls, and delays the posts for which the completions have made room.
+#[test]
+fn poll_reads_the_queue_once_if_completions_are_few() {
+    let (mut near, mut far) = sides();
+    let endpoint = near.connected(&mut far, 7);
+    let mut there = [0u8; 32];
+    let region = far.region(&mut there);
+    let key = endpoint.import_key(&far.packed(&region)).unwrap();
+    for n in 0..3 {
+        assert_eq!(put_locally(&endpoint, &key, [1; 8], 8 * n), Ok(Posting::Done));
+    }
+    // One of these polls finds the completions of all puts, and the others find nothing.
+    for poll in 0..40 {
+        far.poll();
+        let before = world(|world| world.reads);
+        near.poll();
+        assert_eq!(world(|world| world.reads) - before, 1, "poll {poll}");
+    }
+    assert_eq!((endpoint.flush(1), near.told.ended.len()), (Ok(Posting::Done), 0));
+    drop(region);
 }
 
 #[test]

@@ -93,7 +93,7 @@ impl Side {
 
     fn poll(&mut self) {
         let none = core::ptr::null_mut();
-        let mut room = Room::new();
+        let mut room = Room::default();
         let mut tell = |context: *mut c_void, told| {
             if context != none {
                 let mut own = self.contexts.iter().map(|own| own.as_ptr().addr());
@@ -102,9 +102,9 @@ impl Side {
                 self.order.push(at);
             }
         };
-        match self.ep.cq.look(&mut room) {
+        match self.ep.cq.look(self.ep.cq.read(&mut room)) {
             Looked::Nothing => {}
-            Looked::Entries(entries) => entries.iter().for_each(|entry| {
+            Looked::Entries(count) => (0..count).map(|at| room.entry(at)).for_each(|entry| {
                 let received = entry.flags & FI_RECV != 0;
                 let len = if received { entry.len } else { 0 };
                 tell(entry.op_context, (entry.flags & (FI_RECV | FI_MULTI_RECV), len, 0));

@@ -39,11 +39,11 @@ impl Sleep {
         self.poller.as_fd().as_raw_fd()
     }
 
-    /// Records that the interface was polled.
+    /// Records that the interface was polled so many times.
     #[inline]
-    pub(crate) fn polled(&self) {
+    pub(crate) fn polled(&self, polls: u32) {
         if self.watched.get() {
-            self.polls.set(self.polls.get() + 1);
+            self.polls.set(self.polls.get() + polls);
             if self.polls.get() >= POLLS {
                 self.watched.set(false);
                 self.poller.forget(self.library);
@@ -89,11 +89,11 @@ mod tests {
         library.wake();
         assert!(wakes(&sleep), "from the beginning");
         for _ in 0..POLLS - 1 {
-            sleep.polled();
+            sleep.polled(1);
         }
         assert!(sleep.watch() && wakes(&sleep));
         for _ in 0..POLLS {
-            sleep.polled();
+            sleep.polled(1);
         }
         assert!(!wakes(&sleep), "who polls so often does not sleep");
         bell.wake();

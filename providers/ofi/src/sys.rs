@@ -8,7 +8,7 @@
 use crate::abi::*;
 use crate::notices::sys::Notices;
 use crate::offers::{self, sys::Info};
-pub(crate) use crate::queue::sys::{BATCH, Cq, Looked, Room};
+pub(crate) use crate::queue::sys::{BATCH, Cq, Looked, Read, Room};
 use core::ffi::{c_int, c_void};
 use core::mem::ManuallyDrop;
 use core::ptr;
@@ -271,9 +271,9 @@ impl Ep {
         if !self.enabled || !provider.ends_with(";ofi_rxm") || provider.starts_with("tcp") {
             return;
         }
-        let (mut room, mut nothing) = (Room::new(), 0);
+        let (mut room, mut nothing) = (Room::default(), 0);
         for _ in 0..MOST_LOOKS {
-            match self.cq.look(&mut room) {
+            match self.cq.look(self.cq.read(&mut room)) {
                 Looked::Entries(_) | Looked::Failed(_) => nothing = 0,
                 // A read may have advanced work that is internal to the library.
                 Looked::Nothing if nothing < 16 => nothing += 1,
@@ -405,6 +405,7 @@ impl Ep {
     }
 
     /// Posts a put, which completes when its data is in the target's memory, or a get.
+    #[inline]
     pub(crate) fn transfer(
         &self,
         put: bool,
@@ -418,7 +419,7 @@ impl Ep {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn transfer_pieces<const MOST: usize>(
         &self,
         put: bool,

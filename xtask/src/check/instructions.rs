@@ -130,7 +130,7 @@ fn played() -> Outcome<Vec<Subject>> {
         })
     };
     let over_rc = "rc_post rc_receive rc_put rc_local rc_end rc_region_put rc_region_end rc_idle";
-    let over_ofi = subject("tieline_provider_ofi", "ofi_post ofi_poll ofi_put")?;
+    let over_ofi = subject("tieline_provider_ofi", "ofi_post ofi_poll ofi_put ofi_idle")?;
     Ok(vec![over_ofi, subject("tieline_provider_verbs", over_rc)?])
 }
 

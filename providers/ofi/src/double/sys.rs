@@ -284,6 +284,7 @@ unsafe extern "C" fn read(cq: *mut fid_cq, out: *mut c_void, room: usize) -> isi
     let at = number(cq) as usize;
     super::world::act_beside(at);
     world(|world| {
+        world.reads += 1;
         if core::mem::take(&mut world.manners.overrun) {
             return -(libc::EOVERFLOW as isize);
         }

@@ -254,6 +254,8 @@ pub(crate) struct World {
     pub(crate) aside: Option<Vec<u8>>,
     /// The number of queries for events that belong to no operation.
     pub(crate) looks: usize,
+    /// The number of reads of completion queues.
+    pub(crate) reads: usize,
     /// The messages to the host.
     pub(crate) told: Vec<String>,
     /// Violations of libfabric's rules.

@@ -1,6 +1,6 @@
 //! Compares an interface's counters with the objects that they count, after each poll of a side of the simulation.
 
-use super::ops::Work;
+use super::ops::{Transfer, Work};
 use super::{Engine, Ready};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,6 +47,9 @@ impl Engine {
     fn check_operations(&self) {
         let works: Vec<&Work> = self.ops.works().collect();
         let mut slots = Vec::new();
+        let to = |transfer: &Transfer| {
+            self.outbound[transfer.channel as usize].as_ref().map_or(usize::MAX, |to| to.peer)
+        };
         for (index, peer) in self.peers.each() {
             let sends = works
                 .iter()
@@ -55,21 +58,18 @@ impl Engine {
                 sends.clone().filter(|work| matches!(work, Work::Send { message: true, .. }));
             let transfers = works
                 .iter()
-                .filter(|work| matches!(work, Work::Transfer(transfer) if transfer.peer == index));
+                .filter(|work| matches!(work, Work::Transfer(transfer) if to(transfer) == index));
             let found = (sends.count(), messages.count(), transfers.count());
             assert_eq!((peer.sends, peer.messages, peer.transfers), found, "peer {index}");
             slots.extend(peer.waiting.iter().map(|waiting| waiting.0));
         }
         assert_eq!(self.waiting, slots.len(), "packets that wait");
         let sends = works.iter().filter(|work| matches!(work, Work::Send { .. })).count();
-        let transfers = works.iter().filter(|work| matches!(work, Work::Transfer(_))).count();
         assert_eq!(self.sends, sends, "packets that the library has");
-        let closed = |token| {
-            let is_it = |channel: &&super::Outbound| channel.token == token;
-            self.outbound.iter().flatten().find(is_it).is_some_and(|channel| !channel.open)
+        let open = |transfer: &&Transfer| {
+            self.outbound[transfer.channel as usize].as_ref().is_some_and(|channel| channel.open)
         };
-        let orphans = self.ops.transfers().filter(|transfer| closed(transfer.token)).count();
-        assert_eq!((self.transfers, self.orphans), (transfers - orphans, orphans), "transfers");
+        assert_eq!(self.transfers, self.ops.transfers().filter(open).count(), "transfers");
         slots.extend(works.iter().filter_map(|work| match work {
             Work::Send { slot, .. } => Some(*slot),
             Work::Transfer(transfer) => transfer.slot,
@@ -96,14 +96,20 @@ impl Engine {
     }
 
     fn check_channels(&self) {
-        for channel in self.outbound.iter().flatten() {
-            let transfers = self.ops.transfers().filter(|other| other.token == channel.token);
-            assert_eq!(channel.under_way(), transfers.count(), "transfers of a channel");
+        for (at, channel) in self.outbound.iter().enumerate() {
+            let Some(channel) = channel else { continue };
+            let transfers = self.ops.transfers().filter(|other| other.channel as usize == at);
+            let numbers: Vec<u64> = transfers.map(|transfer| transfer.number).collect();
+            assert_eq!(channel.under_way, numbers.len(), "transfers of a channel");
+            for flush in &channel.flushes {
+                let left = numbers.iter().filter(|number| **number < flush.number).count();
+                assert_eq!(flush.left, left, "transfers before a flush");
+            }
             assert!(channel.open || channel.remote.is_some(), "who has not answered is forgotten");
             assert!(channel.taken <= channel.sent, "more was handed out than was sent");
             let is_over = !channel.open
                 && (channel.failed.is_some() || channel.remote.is_some() && channel.is_quiet())
-                && channel.under_way() == 0;
+                && channel.under_way == 0;
             assert!(!is_over, "a channel is over and has its place still");
         }
         let mut owing = self.acks.clone();

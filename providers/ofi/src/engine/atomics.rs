@@ -48,10 +48,9 @@ impl Engine {
         // The result of the slot's previous atomic is cleared.
         parts[RESULT..PARTS].fill(0);
         let local = self.slots.local(slot, PARTS);
-        let value = if fetch { width } else { 0 };
-        let (back, loans) = (Vec::new(), Vec::new());
-        let held = Held { slot: Some(slot), back, value, silent: false, loans };
-        self.begin_transfer(&target, op.cookie, held, |ep, to, context| {
+        let value = if fetch { op.width as u8 } else { 0 };
+        let held = Held { slot: Some(slot), value, ..Held::default() };
+        self.begin_transfer(target, op.cookie, held, |ep, to, context| {
             ep.atomic(native, local, to, context)
         })
     }

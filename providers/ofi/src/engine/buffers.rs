@@ -30,16 +30,24 @@ impl Slots {
     }
 
     /// Takes a free slot; adds more slots if none is free.
+    #[inline]
     pub(super) fn take(&mut self) -> Result<u32, Status> {
-        if self.free.is_empty() {
-            let piece = self.arena.take(self.size * SLOTS_PER_CHUNK, 64);
-            self.chunks.push(piece.map_err(|failure| failure.status)?);
-            let first = ((self.chunks.len() - 1) * SLOTS_PER_CHUNK) as u32;
-            self.free.extend((first..first + SLOTS_PER_CHUNK as u32).rev());
+        match self.free.pop() {
+            Some(slot) => Ok(slot),
+            None => self.grow(),
         }
+    }
+
+    #[cold]
+    fn grow(&mut self) -> Result<u32, Status> {
+        let piece = self.arena.take(self.size * SLOTS_PER_CHUNK, 64);
+        self.chunks.push(piece.map_err(|failure| failure.status)?);
+        let first = ((self.chunks.len() - 1) * SLOTS_PER_CHUNK) as u32;
+        self.free.extend((first..first + SLOTS_PER_CHUNK as u32).rev());
         self.free.pop().ok_or(Status::Again)
     }
 
+    #[inline]
     pub(super) fn give(&mut self, slot: u32) {
         self.free.push(slot);
     }
@@ -53,6 +61,7 @@ impl Slots {
         self.chunks.len() * SLOTS_PER_CHUNK * self.size
     }
 
+    #[inline]
     fn place(&self, slot: u32) -> (usize, usize) {
         let slot = slot as usize;
         (slot / SLOTS_PER_CHUNK, slot % SLOTS_PER_CHUNK * self.size)
@@ -64,11 +73,23 @@ impl Slots {
     }
 
     /// Returns the slot's memory, for the library or for the packer.
+    #[inline]
     pub(super) fn local(&self, slot: u32, len: usize) -> Local {
         let (chunk, at) = self.place(slot);
         let piece = &self.chunks[chunk];
         let len = len.min(self.size);
         Local { base: piece.address(at, len), len, desc: desc(piece.registration()) }
+    }
+
+    /// Returns the slot's memory, to fill it, and the same for the library.
+    #[inline(always)]
+    pub(super) fn room(&mut self, slot: u32, len: usize) -> (&mut [u8], Local) {
+        let (chunk, at) = self.place(slot);
+        let piece = &mut self.chunks[chunk];
+        let desc = desc(piece.registration());
+        let bytes = piece.bytes_mut(at, len.min(self.size));
+        let local = Local { base: bytes.as_mut_ptr(), len: bytes.len(), desc };
+        (bytes, local)
     }
 }
 

@@ -16,6 +16,8 @@ pub struct RemoteKey(pub(super) Rc<Imported>);
 
 pub(super) struct Imported {
     pub(super) key: PackedKey,
+    /// The library's number for the key at the channel's receiver; `None` if the key is older than that interface.
+    pub(super) number: Option<u64>,
     /// The library's mapping of the key, if the key must be mapped.
     pub(super) mapped: Option<Mapped>,
     /// Whether the owner has revoked the key.
@@ -30,8 +32,9 @@ pub(super) struct Flush {
     pub(super) cookie: u64,
     /// The message number before which all messages must have arrived.
     pub(super) next: u32,
-    /// The transfer number before which all transfers must have completed.
+    /// The transfer number before which all transfers must have completed, and how many of them have not.
     pub(super) number: u64,
+    pub(super) left: usize,
     /// The failure that the flush must report.
     pub(super) lost: Option<Lost>,
 }
@@ -71,9 +74,9 @@ pub(super) struct Outbound {
     /// The value of `next` in the last `Sync` to the receiver.
     pub(super) synced: u32,
     pub(super) flushes: Vec<Flush>,
-    /// The transfers in order: the number of the first, and which of them have completed.
-    pub(super) first: u64,
-    pub(super) ended: VecDeque<bool>,
+    /// The number of transfers that were posted, and of those that have not completed.
+    pub(super) posted: u64,
+    pub(super) under_way: usize,
     /// The first failure that the next flush must report.
     pub(super) lost: Option<Lost>,
     keys: Vec<Weak<Imported>>,
@@ -102,8 +105,8 @@ impl Outbound {
             taken: 0,
             synced: 0,
             flushes: Vec::new(),
-            first: 0,
-            ended: VecDeque::new(),
+            posted: 0,
+            under_way: 0,
             lost: None,
             keys: Vec::new(),
             revoked: VecDeque::new(),
@@ -113,7 +116,9 @@ impl Outbound {
 
     pub(super) fn import(&mut self, key: PackedKey, mapped: Option<Mapped>) -> RemoteKey {
         let revoked = Cell::new(self.revoked.contains(&key.generation));
-        let key = Rc::new(Imported { key, mapped, revoked });
+        let plain = key.of(self.interface).map(|key| key.number);
+        let number = mapped.as_ref().map(Mapped::key).or(plain);
+        let key = Rc::new(Imported { key, number, mapped, revoked });
         if self.keys.len() == self.keys.capacity() {
             self.keys.retain(|key| key.strong_count() > 0);
         }
@@ -134,25 +139,19 @@ impl Outbound {
         self.revoked.push_back(generation);
     }
 
-    /// Begins a transfer and returns its number.
-    pub(super) fn began(&mut self) -> u64 {
-        self.ended.push_back(false);
-        self.first + self.ended.len() as u64 - 1
-    }
-
-    /// Takes back the last transfer that began, because it was not posted.
-    pub(super) fn not_begun(&mut self) {
-        let _ = self.ended.pop_back();
-    }
-
+    /// Records that a transfer has completed.
+    #[inline]
     pub(super) fn ended(&mut self, number: u64) {
-        if let Some(ended) = self.ended.get_mut((number - self.first) as usize) {
-            *ended = true;
+        self.under_way -= 1;
+        for flush in self.flushes.iter_mut().filter(|flush| number < flush.number) {
+            flush.left -= 1;
         }
-        while self.ended.front() == Some(&true) {
-            let _ = self.ended.pop_front();
-            self.first += 1;
-        }
+    }
+
+    /// Checks whether the completion of a transfer may have consequences other than its event.
+    #[inline]
+    pub(super) fn awaits_transfers(&self) -> bool {
+        !self.flushes.is_empty() || !self.revoking.is_empty() || self.owes_bye || !self.open
     }
 
     /// Records that a transfer has failed. The first flush after that transfer reports the failure, whether that flush is pending
@@ -180,21 +179,15 @@ impl Outbound {
         }
     }
 
-    /// Returns the number of transfers that have not completed.
-    pub(super) fn under_way(&self) -> usize {
-        self.ended.iter().filter(|ended| !**ended).count()
-    }
-
     /// Checks whether no message and no transfer is under way.
     pub(super) fn is_quiet(&self) -> bool {
-        self.acked == self.next && self.ended.is_empty()
+        self.acked == self.next && self.under_way == 0
     }
 
     /// Removes the next flush whose conditions are met.
     pub(super) fn flushed(&mut self) -> Option<Flush> {
-        let (acked, first) = (self.acked, self.first);
-        let done =
-            |flush: &Flush| acked.wrapping_sub(flush.next) < 1 << 31 && first >= flush.number;
+        let acked = self.acked;
+        let done = |flush: &Flush| acked.wrapping_sub(flush.next) < 1 << 31 && flush.left == 0;
         let at = self.flushes.iter().position(done)?;
         Some(self.flushes.remove(at))
     }
@@ -251,13 +244,15 @@ mod tests {
     #[test]
     fn flush_waits_only_for_earlier_messages_and_transfers() {
         let mut channel = channel();
-        let (first, second) = (channel.began(), channel.began());
-        channel.next = 5;
-        let flush = |cookie, next, number| Flush { cookie, next, number, lost: None };
+        (channel.next, channel.posted, channel.under_way) = (5, 2, 2);
+        let flush = |cookie, next, number| {
+            let left = number as usize;
+            Flush { cookie, next, number, left, lost: None }
+        };
         channel.flushes = vec![flush(7, 5, 2), flush(8, 0, 1)];
-        channel.ended(second);
+        channel.ended(1);
         assert!(channel.flushed().is_none(), "the first one is under way");
-        channel.ended(first);
+        channel.ended(0);
         assert_eq!(channel.flushed().map(|f| f.cookie), Some(8));
         assert!(channel.flushed().is_none(), "messages are under way");
         channel.next = 6;
@@ -271,7 +266,7 @@ mod tests {
         let mut channel = channel();
         let wait = |channel: &mut Outbound, number| {
             let lost = channel.lost.take();
-            channel.flushes.push(Flush { cookie: number, next: 0, number, lost });
+            channel.flushes.push(Flush { cookie: number, next: 0, number, left: 0, lost });
         };
         let lose = |channel: &mut Outbound, number| {
             let words = format!("number {number}");
@@ -290,23 +285,6 @@ mod tests {
         let told: Vec<_> = channel.flushes.drain(..).map(|flush| words(flush.lost)).collect();
         assert_eq!(told, ["number 3", "number 6", "number 7"]);
         assert_eq!(channel.lost, None, "it was told");
-    }
-
-    #[test]
-    fn transfers_end_in_any_order_however_many_there_were_before() {
-        let mut channel = channel();
-        for _ in 0..5 {
-            let one = channel.began();
-            channel.ended(one);
-        }
-        let (first, second) = (channel.began(), channel.began());
-        channel.ended(second);
-        assert_eq!(channel.under_way(), 1);
-        channel.ended(first);
-        assert!(channel.is_quiet() && channel.first == 7);
-        let _ = channel.began();
-        channel.not_begun();
-        assert!(channel.is_quiet());
     }
 
     #[test]

@@ -21,13 +21,11 @@ impl Engine {
             return; // the interface has already left
         }
         // From here on these transfers count against their peer alone, so a stalled peer blocks no other.
-        let left = channel.under_way();
-        self.transfers -= left;
-        self.orphans += left;
+        self.transfers -= channel.under_way;
         channel.flushes.clear();
         let until = Instant::now() + self.settings.close_timeout;
         while self.is_transferring(at) {
-            let came = self.fetch();
+            let came = self.fetch_later();
             self.attend(came == 0);
             if Instant::now() >= until {
                 self.break_down(
@@ -64,8 +62,8 @@ impl Engine {
     fn is_transferring(&self, at: usize) -> bool {
         let Some(channel) = self.outbound[at].as_ref() else { return false };
         let direct =
-            |transfer: &Transfer| transfer.slot.is_none() && transfer.token == channel.token;
-        !channel.ended.is_empty() && self.ops.transfers().any(direct)
+            |transfer: &Transfer| transfer.slot.is_none() && transfer.channel as usize == at;
+        channel.under_way > 0 && self.ops.transfers().any(direct)
     }
 
     /// Announces the end of a channel, after everything that was sent on the channel.
@@ -169,7 +167,7 @@ impl Engine {
         }
         for transfer in self.ops.take_transfers() {
             if ended {
-                self.transferred(transfer, Err((libc::ECANCELED, why.to_owned())));
+                self.transfer_failed(transfer, libc::ECANCELED, why.to_owned());
             } else {
                 // The transfer may still be carried out, so the memory's owner learns that the outcome is unknown.
                 self.outcome_unknown(&transfer, why);
@@ -179,12 +177,7 @@ impl Engine {
     }
 
     fn outcome_unknown(&mut self, transfer: &Transfer, why: &str) {
-        self.one_less(transfer);
-        let channel = self.outbound[transfer.channel as usize].as_mut();
-        let Some(channel) = channel.filter(|channel| channel.token == transfer.token) else {
-            return;
-        };
-        channel.ended(transfer.number);
+        let Some(channel) = self.one_less(transfer) else { return };
         // For a silent transfer, the end of the channel has already reported the failure.
         if channel.open && !transfer.silent {
             self.completed(transfer.cookie, Err((Status::OutcomeUnknown, 0)), why);
@@ -233,7 +226,7 @@ impl Engine {
 
     /// Makes progress and returns only the completions: cookies and fetched values. All other events are discarded.
     pub(crate) fn drain(&mut self) -> Vec<(u64, Result<u64, Status>)> {
-        let empty = (0..super::FETCHES).any(|_| self.fetch() == 0);
+        let empty = self.fetch_all();
         self.attend(empty);
         let ended = self.ready.iter().filter_map(|ready| match ready {
             Ready::Event(event, _) if event.kind == event::COMPLETION => {
@@ -279,7 +272,7 @@ impl Engine {
         }
         let until = Instant::now() + self.settings.close_timeout;
         while self.broken.is_none() && self.owes() && Instant::now() < until {
-            let came = self.fetch();
+            let came = self.fetch_later();
             self.discard();
             self.attend(came == 0);
             if came == 0 {

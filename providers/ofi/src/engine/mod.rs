@@ -14,9 +14,11 @@ mod buffers_tests;
 mod channels;
 mod ending;
 mod hellos;
+mod limits;
 mod ops;
 mod packets;
 mod peers;
+mod polling;
 mod sending;
 mod sys;
 mod transfers;
@@ -28,29 +30,26 @@ use crate::config::Settings;
 use crate::memory::{Inbox, LocalMemory, Registry, Revocation};
 use crate::offers::Offer;
 use crate::sleep::Sleep;
-use crate::sys::{Av, BATCH, Cq, Ep, Looked, Room};
-use buffers::{Buffers, Mishap, Slots};
+use crate::sys::{Av, Cq, Ep, Read, Room};
+use buffers::{Buffers, Slots};
 pub use channels::RemoteKey;
 use channels::{Ghost, Inbound, Outbound};
 use core::time::Duration;
 use hellos::Unanswered;
-use ops::{Ops, Work};
+use limits::Limits;
+pub(crate) use limits::{longest_transfer, most_pieces};
+use ops::Ops;
 use peers::Peers;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use tieline_net::{Hub, Waker};
 use tieline_plugin_api::abi::Event;
-use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status, event};
-use tieline_registration::{Arena, Lender, Limits};
+use tieline_plugin_api::{Armed, Failure, MemoryReport, Status};
+use tieline_registration::{Arena, Lender};
 
 /// The longest identity, in bytes; it must fit into one packet.
 pub(crate) const MAX_IDENTITY: usize = 4096;
-/// The number of polls between checks for events that belong to no operation.
-const POLLS: u32 = 64;
-/// The number of polls after which senders are notified of all deliveries that were not reported yet. A sender that closes waits
-/// for that notification.
-const TELLING: u32 = 1024;
 /// The maximum number of queue reads in one poll.
 const FETCHES: usize = 64;
 /// The wake-up interval of a sleeper while there is work that the library does not signal.
@@ -104,13 +103,17 @@ pub(crate) struct Engine {
     pause: Duration,
     /// The number of packets of all peers that wait for the library.
     waiting: usize,
+    /// The completions of the last read of the library's queue, and its result until they are handled.
+    room: Box<Room>,
+    read: Option<Read>,
+    /// The number of polls so far, and of next polls that may only read the queue.
     polls: u32,
+    quiet: u32,
     /// Whether a call returned `AGAIN` because the library was full. The library does not signal when it can take more.
     starving: bool,
     sends: usize,
-    /// The numbers of puts, gets and atomics that the library holds: those of open endpoints, and those of closed ones.
+    /// The number of puts, gets and atomics of open endpoints that the library holds.
     transfers: usize,
-    orphans: usize,
     lender: Arc<Lender<LocalMemory>>,
     registry: Arc<Registry>,
     inbox: Arc<Inbox>,
@@ -120,6 +123,7 @@ pub(crate) struct Engine {
     /// The watch on the processes of peers.
     vigil: Option<watching::Vigil>,
     settings: Settings,
+    limits: Limits,
     atomics: crate::atomics::Masks,
     pub(crate) address: Address,
     next_peer: u64,
@@ -169,7 +173,7 @@ impl Engine {
         let sleep = fd.map(|fd| Sleep::new(fd, &others)).transpose().map_err(io)?;
         let memory = LocalMemory::new(registry.clone(), ep.clone());
         // No registration is cached beyond its operation: unmapping of memory is not reported.
-        let limits = Limits { keep: false, bytes: 1 << 30, entries: 1024 };
+        let limits = tieline_registration::Limits { keep: false, bytes: 1 << 30, entries: 1024 };
         let lender = Arc::new(Lender::new(memory, Some(limits)));
         let arena = Arc::new(Arena::new(lender.clone(), MOST_BUFFERS));
         let attr = offer.info.ep();
@@ -206,11 +210,13 @@ impl Engine {
             unanswered: VecDeque::new(),
             pause: hellos::PAUSE,
             waiting: 0,
+            room: Box::default(),
+            read: None,
             polls: 0,
+            quiet: polling::QUIET,
             starving: false,
             sends: 0,
             transfers: 0,
-            orphans: 0,
             lender,
             registry: registry.clone(),
             inbox,
@@ -218,6 +224,7 @@ impl Engine {
             sleep,
             vigil: watch.map(watching::Vigil::new),
             settings: settings.clone(),
+            limits: Limits::new(&offer.info, settings),
             atomics: Default::default(),
             address,
             next_peer: 1,
@@ -229,210 +236,6 @@ impl Engine {
         match engine.broken.clone() {
             None => Ok(engine),
             Some(failure) => Err(failure),
-        }
-    }
-
-    pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
-        self.release();
-        self.starving = false;
-        // The number of reads is bounded, because unknown peers may fill the queue with packets that produce no event.
-        let mut empty = false;
-        for _ in 0..FETCHES {
-            self.hand_out(events);
-            if events.room() == 0 {
-                break;
-            }
-            let count = self.fetch();
-            empty = count == 0;
-            // Another read would usually find nothing, and would delay the delivery of what has arrived.
-            if empty || count < BATCH && !self.ready.is_empty() {
-                break;
-            }
-        }
-        self.hand_out(events);
-        self.attend(empty);
-    }
-
-    /// Releases the data of the last events, which the application has finished with.
-    fn release(&mut self) {
-        for buffer in self.shown.drain(..) {
-            self.buffers.release(buffer);
-        }
-        self.texts.clear();
-        self.post_buffers();
-    }
-
-    #[inline]
-    fn post_buffers(&mut self) {
-        while self.broken.is_none() {
-            let Some(at) = self.buffers.next() else { return };
-            let (index, context) = self.ops.begin(Work::Receive(at));
-            let Err(code) = self.ep.post_buffer(self.buffers.local(at), self.buffers.many, context)
-            else {
-                continue;
-            };
-            let _ = self.ops.end(index);
-            self.buffers.given_back(at);
-            if code != FI_EAGAIN {
-                self.break_down(&format!("a receive buffer was refused: error {code}"));
-            }
-            // Otherwise the next poll retries.
-            return;
-        }
-    }
-
-    /// Reads completions and received packets; returns their number.
-    fn fetch(&mut self) -> usize {
-        if self.broken.is_some() {
-            return 0;
-        }
-        let mut room = Room::new();
-        match self.ep.cq.look(&mut room) {
-            Looked::Nothing => 0,
-            Looked::Entries(entries) => {
-                entries.iter().for_each(|entry| self.came(entry));
-                entries.len()
-            }
-            Looked::Failed(entry) => {
-                self.went_wrong(&entry);
-                1
-            }
-            Looked::Broken(code) => {
-                self.break_down(&format!("the queue of completions failed: error {code}"));
-                0
-            }
-        }
-    }
-
-    fn came(&mut self, entry: &fi_cq_data_entry) {
-        // A duplicate completion may carry a context that the next operation uses. A completion of the wrong kind is ignored.
-        let is_receive = entry.flags & (FI_RECV | FI_MULTI_RECV) != 0;
-        match self.ops.of(entry.op_context) {
-            Some((index, &Work::Receive(buffer))) if is_receive => {
-                // A completion that only releases a buffer also has a length and a position (fi_cq(3); opx; source:
-                // fi_opx_endpoint.h).
-                if entry.flags & FI_RECV != 0 && entry.len > 0 {
-                    self.arrived(buffer, entry.buf.cast(), entry.len);
-                }
-                if !self.buffers.many || entry.flags & FI_MULTI_RECV != 0 {
-                    let _ = self.ops.end(index);
-                    self.buffers.given_back(buffer);
-                    self.post_buffers();
-                }
-            }
-            Some((index, Work::Send { .. } | Work::Transfer(_))) if !is_receive => {
-                match self.ops.end(index) {
-                    Work::Send { peer, slot, message } => {
-                        if let Some(peer) = self.peers.get(peer) {
-                            peer.formed = true;
-                        }
-                        self.sent(peer, slot, message);
-                    }
-                    Work::Transfer(transfer) => self.transferred(transfer, Ok(())),
-                    _ => {}
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn went_wrong(&mut self, entry: &fi_cq_err_entry) {
-        let words = self.ep.cq.words(entry);
-        let Some((index, work)) = self.ops.of(entry.op_context) else {
-            // `ofi_rxm` reports failures of its whole endpoint in this form (source: rxm_cq_write_error_all). Other providers
-            // report failures of single operations in this form, such as a message that had no buffer yet (sockets, when its sender
-            // is killed, observed).
-            if self.address.provider.contains("ofi_rxm") {
-                self.break_down(&format!("libfabric has failed: {words}"));
-            }
-            return;
-        };
-        if let &Work::Receive(buffer) = work {
-            let ended = !self.buffers.many || entry.flags & FI_MULTI_RECV != 0;
-            if ended {
-                let _ = self.ops.end(index);
-            }
-            match self.buffers.failed(buffer, ended) {
-                Mishap::Nothing => self.post_buffers(),
-                Mishap::Broken => self.break_down(&format!("receives fail: {words}")),
-            }
-            return;
-        }
-        match self.ops.end(index) {
-            Work::Send { peer, slot, message } => {
-                self.sent(peer, slot, message);
-                let text = format!("a message was not delivered: {words}");
-                self.fail_peer(peer, &Failure::new(Status::PeerFailed, text));
-            }
-            Work::Transfer(transfer) => self.transferred(transfer, Err((entry.err, words))),
-            Work::Receive(_) | Work::Free => {}
-        }
-    }
-
-    fn hand_out(&mut self, events: &mut Events<'_>) {
-        while events.room() > 0 {
-            let Some(ready) = self.ready.pop_front() else { return };
-            match ready {
-                Ready::Event(mut event, text) => {
-                    if let Some(text) = text {
-                        (event.data, event.len) = (text.as_ptr(), text.len());
-                        self.texts.push(text);
-                    }
-                    let _ = events.push(event);
-                }
-                Ready::Message { event, buffer, from, bytes } => {
-                    let _ = events.push(event);
-                    self.shown.push(buffer);
-                    self.handed_out(from, bytes);
-                }
-                Ready::Left { from, status, words } => {
-                    let Some(inbound) = self.inbound[from].take() else { continue };
-                    self.part(inbound.epoch);
-                    let event = Event {
-                        kind: event::PEER_LEFT,
-                        status,
-                        peer: inbound.number,
-                        data: words.as_ptr(),
-                        len: words.len(),
-                        ..Event::empty()
-                    };
-                    self.texts.push(words);
-                    let _ = events.push(event);
-                }
-            }
-        }
-    }
-
-    /// Does the work beside messages: waiting packets, acknowledgements, ends of regions and of processes. `empty` states whether
-    /// the last read of the library's queue found nothing.
-    fn attend(&mut self, empty: bool) {
-        if let Some(sleep) = &self.sleep {
-            sleep.polled();
-        }
-        self.polls = self.polls.wrapping_add(1);
-        if self.polls % TELLING == 0 {
-            self.tell_all();
-        }
-        if self.polls % POLLS == 0 {
-            self.look_for_trouble();
-        }
-        self.watch_over(empty);
-        if self.waiting > 0 {
-            self.push_all();
-        }
-        if !self.acks.is_empty() {
-            self.acknowledge();
-        }
-        for revocation in self.inbox.take() {
-            self.pass_on(&revocation);
-        }
-    }
-
-    /// Ends the interface if the library reports an error that belongs to no operation.
-    fn look_for_trouble(&mut self) {
-        let notices = self.ep.notices.as_ref().filter(|_| self.broken.is_none());
-        if let Some(words) = notices.and_then(|notices| notices.trouble()) {
-            self.break_down(&format!("libfabric has failed: {words}"));
         }
     }
 
@@ -476,7 +279,7 @@ impl Engine {
     }
 
     pub(crate) fn arm(&mut self) -> Armed {
-        let empty = (0..FETCHES).any(|_| self.fetch() == 0);
+        let empty = self.fetch_all();
         self.look_for_trouble();
         self.watch_now(empty, true);
         self.tell_all();
@@ -537,14 +340,4 @@ impl Engine {
 fn holds_many(offer: &Offer) -> bool {
     let is_ip = [FI_SOCKADDR_IN, FI_SOCKADDR_IN6].contains(&offer.info.address_format());
     !is_ip && !offer.provider.contains("ofi_rxm")
-}
-
-/// Returns the maximum number of bytes of one transfer.
-pub(crate) fn longest_transfer(info: &crate::offers::sys::Info) -> usize {
-    info.ep().max_msg_size.min(1 << 30)
-}
-
-/// Returns the maximum number of pieces of one transfer.
-pub(crate) fn most_pieces(info: &crate::offers::sys::Info) -> usize {
-    info.tx().iov_limit.clamp(1, crate::sys::MAX_IOV)
 }

@@ -8,25 +8,30 @@ use std::rc::Rc;
 
 /// A put, get or atomic.
 pub(super) struct Transfer {
-    /// The channel on which the transfer was posted, and that channel's token: another channel may reuse the number.
-    pub(super) channel: u32,
-    pub(super) token: u64,
+    pub(super) cookie: u64,
     /// The position among the channel's transfers.
     pub(super) number: u64,
     pub(super) generation: u64,
-    pub(super) cookie: u64,
-    pub(super) peer: usize,
-    /// The slot that holds the transfer's bytes, if they are not in the application's memory, and the target pieces of a get.
+    /// The channel on which the transfer was posted; it stays until its transfers have ended.
+    pub(super) channel: u32,
+    /// The slot that holds the transfer's bytes, if they are not in the application's memory.
     pub(super) slot: Option<u32>,
-    pub(super) back: Vec<(*mut u8, usize)>,
     /// The size in bytes of the value that an atomic fetches into its slot.
-    pub(super) value: usize,
+    pub(super) value: u8,
     /// Whether the transfer reports no completion; the next flush reports a failure.
     pub(super) silent: bool,
-    /// The transient registrations of the transfer.
+    pub(super) kept: Option<Box<Kept>>,
+}
+
+/// What only some transfers need until they complete.
+#[derive(Default)]
+pub(super) struct Kept {
+    /// The target pieces of a get whose bytes arrive in its slot.
+    pub(super) back: Vec<(*mut u8, usize)>,
+    /// The transient registrations.
     pub(super) _loans: Vec<Loan>,
     /// The mapped key that the transfer uses. The mapping lasts while any holder exists.
-    pub(super) _mapped: Option<Rc<Imported>>,
+    pub(super) mapped: Option<Rc<Imported>>,
 }
 
 /// One operation.
@@ -48,7 +53,8 @@ pub(super) enum Work {
 #[derive(Default)]
 pub(super) struct Ops {
     contexts: Contexts,
-    works: Vec<Work>,
+    /// Each operation, with its context.
+    works: Vec<(Work, *mut c_void)>,
     free: Vec<u32>,
     /// The contexts that were released since `free` was filled. They are not reused before `free` is empty, so a duplicate
     /// completion most likely arrives before its context belongs to another operation.
@@ -56,13 +62,15 @@ pub(super) struct Ops {
 }
 
 impl Ops {
+    #[inline(always)]
     pub(super) fn begin(&mut self, work: Work) -> (u32, *mut c_void) {
         let index = match self.free.pop() {
             Some(index) => index,
             None => self.next_round(),
         };
-        self.works[index as usize] = work;
-        (index, self.contexts.pointer(index))
+        let place = &mut self.works[index as usize];
+        place.0 = work;
+        (index, place.1)
     }
 
     /// Makes the released contexts available, the earliest released first. Adds contexts if there are none.
@@ -71,7 +79,8 @@ impl Ops {
         if self.ended.is_empty() {
             let first = self.works.len() as u32;
             let end = self.contexts.grow();
-            self.works.resize_with(end as usize, || Work::Free);
+            let contexts = (first..end).map(|index| (Work::Free, self.contexts.pointer(index)));
+            self.works.extend(contexts);
             self.ended.extend(first..end);
         }
         core::mem::swap(&mut self.free, &mut self.ended);
@@ -83,12 +92,13 @@ impl Ops {
     #[inline]
     pub(super) fn of(&self, context: *mut c_void) -> Option<(u32, &Work)> {
         let index = self.contexts.index(context)?;
-        Some((index, self.works.get(index as usize)?))
+        Some((index, &self.works.get(index as usize)?.0))
     }
 
     /// Ends an operation that has completed or was not accepted.
+    #[inline]
     pub(super) fn end(&mut self, index: u32) -> Work {
-        let work = core::mem::replace(&mut self.works[index as usize], Work::Free);
+        let work = core::mem::replace(&mut self.works[index as usize].0, Work::Free);
         if !matches!(work, Work::Free) {
             self.ended.push(index);
         }
@@ -96,7 +106,7 @@ impl Ops {
     }
 
     pub(super) fn transfers(&self) -> impl Iterator<Item = &Transfer> {
-        self.works.iter().filter_map(|work| match work {
+        self.works.iter().filter_map(|place| match &place.0 {
             Work::Transfer(transfer) => Some(transfer),
             _ => None,
         })
@@ -105,7 +115,7 @@ impl Ops {
     /// Takes all remaining transfers. The caller has closed the library's endpoint before, or the library has refused.
     pub(super) fn take_transfers(&mut self) -> Vec<Transfer> {
         let indices: Vec<u32> = (0..self.works.len() as u32)
-            .filter(|&index| matches!(self.works[index as usize], Work::Transfer(_)))
+            .filter(|&index| matches!(self.works[index as usize].0, Work::Transfer(_)))
             .collect();
         let end = |index| match self.end(index) {
             Work::Transfer(transfer) => Some(transfer),
@@ -118,7 +128,7 @@ impl Ops {
 #[cfg(test)]
 impl Ops {
     pub(super) fn works(&self) -> impl Iterator<Item = &Work> {
-        self.works.iter()
+        self.works.iter().map(|place| &place.0)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::wire::{Greeting, HEAD, Head, Kind, NOBODY, greeted};
 use std::sync::Arc;
 use std::time::Instant;
 use tieline_plugin_api::abi::Event;
-use tieline_plugin_api::{Failure, Status, event};
+use tieline_plugin_api::{Events, Failure, Status, event};
 
 /// Stores `new` in the first free place.
 pub(super) fn place<T>(all: &mut Vec<Option<T>>, new: T) -> usize {
@@ -32,7 +32,13 @@ const MOST_WORDS: usize = 300;
 impl Engine {
     /// Handles a packet that has arrived in a buffer.
     #[inline]
-    pub(super) fn arrived(&mut self, buffer: usize, at: *const u8, len: usize) {
+    pub(super) fn arrived(
+        &mut self,
+        buffer: usize,
+        at: *const u8,
+        len: usize,
+        events: &mut Events<'_>,
+    ) {
         let Some((head, rest)) = self.buffers.packet(buffer, at, len).and_then(Head::unpack) else {
             return;
         };
@@ -40,7 +46,7 @@ impl Engine {
         match head.kind {
             Kind::Message => {
                 let (data, len) = (rest.as_ptr(), rest.len());
-                self.message(&head, buffer, data, len);
+                self.message(&head, buffer, data, len, events);
             }
             Kind::Hello => {
                 // The code uses a copy, because the library may reuse the buffer before the hello is handled.
@@ -129,7 +135,14 @@ impl Engine {
     }
 
     #[inline]
-    fn message(&mut self, head: &Head, buffer: usize, data: *const u8, len: usize) {
+    fn message(
+        &mut self,
+        head: &Head,
+        buffer: usize,
+        data: *const u8,
+        len: usize,
+        events: &mut Events<'_>,
+    ) {
         let Some(inbound) = self.inbound_of(head) else { return };
         if head.sequence != inbound.next {
             return self.gap(head);
@@ -147,8 +160,13 @@ impl Engine {
         };
         let (from, bytes) = (head.to as usize, (HEAD + len) as u64);
         self.buffers.hold(buffer);
-        self.ready.push_back(Ready::Message { event, buffer, from, bytes });
         self.heard(epoch);
+        if self.ready.is_empty() && events.push(event) {
+            self.shown.push(buffer);
+            self.handed_out(from, bytes);
+        } else {
+            self.ready.push_back(Ready::Message { event, buffer, from, bytes });
+        }
     }
 
     /// Checks whether all messages sent before this packet on its channel have arrived. If not, the channel ends.
@@ -375,13 +393,11 @@ impl Engine {
     /// Confirms the revocations to whose regions no transfer is under way any more.
     pub(super) fn answer_revokes(&mut self, at: usize) {
         let Some(channel) = self.outbound[at].as_mut() else { return };
-        let (token, peer, Some((to, their))) = (channel.token, channel.peer, channel.remote) else {
-            return;
-        };
+        let (peer, Some((to, their))) = (channel.peer, channel.remote) else { return };
         let revoking = core::mem::take(&mut channel.revoking);
         let (busy, quiet): (Vec<u64>, Vec<u64>) = revoking.into_iter().partition(|generation| {
             let is_on = |transfer: &super::ops::Transfer| {
-                (transfer.token, transfer.generation) == (token, *generation)
+                (transfer.channel as usize, transfer.generation) == (at, *generation)
             };
             self.ops.transfers().any(is_on)
         });

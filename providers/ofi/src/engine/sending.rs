@@ -1,10 +1,12 @@
 //! Outgoing packets: messages of the application and packets of this provider, and the failures that they detect.
 
 use super::channels::{Flush, Lost, Outbound};
+use super::limits::Limits;
 use super::ops::Work;
 use super::sys::Room;
 use super::{Engine, Ready};
 use crate::abi::FI_EAGAIN;
+use crate::sys::Local;
 use crate::wire::{HEAD, Head, Kind};
 use core::ffi::c_int;
 use std::time::{Duration, Instant};
@@ -49,23 +51,9 @@ impl Engine {
             self.starving = true;
             return Err(Status::Again);
         }
-        let most = self.most_sends();
-        // A peer that receives nothing does not block the others.
-        if self.sends >= most
-            || self.peers.get(peer).is_some_and(|peer| peer.messages >= share(most))
-        {
-            return Err(Status::Again);
-        }
-        Ok(())
-    }
-
-    /// Returns half of the number of operations that may be posted, at least 4; the other half is for transfers.
-    fn most_sends(&self) -> usize {
-        (self.settings.queue.min(self.registry.domain.info.tx().size.max(8)) / 2).max(4)
-    }
-
-    pub(super) fn most_transfers(&self) -> usize {
-        self.most_sends()
+        let Limits { operations, of_peer, .. } = self.limits;
+        let full = self.peers.get(peer).is_some_and(|peer| peer.messages >= of_peer);
+        if self.sends >= operations || full { Err(Status::Again) } else { Ok(()) }
     }
 
     pub(crate) fn send(&mut self, at: usize, id: u32, header: u64, payload: &[u8]) -> Posted {
@@ -117,7 +105,7 @@ impl Engine {
                 Err(Status::Again)
             } {
                 Err(Status::Again) => {
-                    self.stamp(at, slot, id, header, len);
+                    let _ = self.stamp(at, slot, id, header, len);
                     self.count(at, len);
                     self.wait(peer, slot, HEAD + len, None);
                     Ok(())
@@ -132,13 +120,22 @@ impl Engine {
         Ok(len)
     }
 
-    /// Writes a message's head.
+    /// Writes a message's head; returns the peer, and the packet for the library.
     #[inline]
-    fn stamp(&mut self, at: usize, slot: u32, id: u32, header: u64, len: usize) {
-        let Some(channel) = self.outbound[at].as_ref() else { return };
+    fn stamp(
+        &mut self,
+        at: usize,
+        slot: u32,
+        id: u32,
+        header: u64,
+        len: usize,
+    ) -> Option<(usize, Local)> {
+        let channel = self.outbound[at].as_ref()?;
         let (to, token) = channel.remote.unwrap_or_default();
         let head = Head { kind: Kind::Message, to, token, sequence: channel.next, id, header };
-        self.slots.bytes_mut(slot, HEAD + len)[..HEAD].copy_from_slice(&head.pack());
+        let (bytes, packet) = self.slots.room(slot, HEAD + len);
+        bytes[..HEAD].copy_from_slice(&head.pack());
+        Some((channel.peer, packet))
     }
 
     /// Counts an accepted message.
@@ -159,11 +156,10 @@ impl Engine {
         header: u64,
         len: usize,
     ) -> Result<(), Status> {
-        self.stamp(at, slot, id, header, len);
-        let Some(peer) = self.outbound[at].as_ref().map(|channel| channel.peer) else {
+        let Some((peer, packet)) = self.stamp(at, slot, id, header, len) else {
             return Err(Status::Closed);
         };
-        match self.post(peer, slot, HEAD + len, true) {
+        match self.post(peer, slot, packet, true) {
             Ok(()) => {
                 self.count(at, len);
                 Ok(())
@@ -183,20 +179,16 @@ impl Engine {
     }
 
     /// Posts a packet to the library.
-    #[inline]
-    fn post(&mut self, peer: usize, slot: u32, len: usize, message: bool) -> Result<(), c_int> {
-        let Some(to) = self.peers.get(peer).map(|peer| peer.number) else {
-            return Err(libc::ENOENT);
-        };
+    #[inline(always)]
+    fn post(&mut self, peer: usize, slot: u32, packet: Local, message: bool) -> Result<(), c_int> {
+        let Some(to) = self.peers.get(peer) else { return Err(libc::ENOENT) };
         let (index, context) = self.ops.begin(Work::Send { peer, slot, message });
-        match self.ep.send(to, self.slots.local(slot, len), context) {
+        match self.ep.send(to.number, packet, context) {
             Ok(()) => {
                 self.sends += 1;
-                if let Some(peer) = self.peers.get(peer) {
-                    peer.sends += 1;
-                    peer.messages += usize::from(message);
-                    peer.refused = None;
-                }
+                to.sends += 1;
+                to.messages += usize::from(message);
+                to.refused = None;
                 Ok(())
             }
             Err(code) => {
@@ -277,12 +269,12 @@ impl Engine {
             else {
                 return true;
             };
-            let most = self.most_sends();
-            let full = self.peers.get(index).is_some_and(|peer| peer.sends >= 2 * share(most));
-            if full || self.sends >= 3 * most {
+            let Limits { operations, of_peer, .. } = self.limits;
+            let full = self.peers.get(index).is_some_and(|peer| peer.sends >= 2 * of_peer);
+            if full || self.sends >= 3 * operations {
                 return false;
             }
-            match self.post(index, slot, len, false) {
+            match self.post(index, slot, self.slots.local(slot, len), false) {
                 Ok(()) => {
                     self.waiting -= 1;
                     let _ = self.peers.get(index).and_then(|peer| peer.waiting.pop_front());
@@ -322,7 +314,7 @@ impl Engine {
             let Some(flush) = channel.flushed() else { break };
             self.flushed(flush.cookie, flush.lost);
         }
-        let Some(channel) = self.outbound[at].as_mut().filter(|channel| channel.ended.is_empty())
+        let Some(channel) = self.outbound[at].as_mut().filter(|channel| channel.under_way == 0)
         else {
             return;
         };
@@ -353,13 +345,8 @@ impl Engine {
         result: Result<u64, (Status, i32)>,
         words: &str,
     ) {
-        let (status, header) = match result {
-            Ok(value) => (0, value),
-            Err((status, number)) => (status as i32, number as u64),
-        };
         let text = (!words.is_empty()).then(|| words.as_bytes().into());
-        let event = Event { kind: event::COMPLETION, status, header, cookie, ..Event::empty() };
-        self.ready.push_back(Ready::Event(event, text));
+        self.ready.push_back(Ready::Event(completion(cookie, result), text));
     }
 
     /// Completes a flush, and reports a failure of an earlier operation.
@@ -379,7 +366,7 @@ impl Engine {
         if let Some(status) = channel.failed {
             return Err(status);
         }
-        let (next, number) = (channel.next, channel.first + channel.ended.len() as u64);
+        let (next, number, left) = (channel.next, channel.posted, channel.under_way);
         let lost = channel.lost.take();
         if channel.is_quiet() {
             return Ok(match lost {
@@ -390,7 +377,7 @@ impl Engine {
                 }
             });
         }
-        channel.flushes.push(Flush { cookie, next, number, lost });
+        channel.flushes.push(Flush { cookie, next, number, left, lost });
         let (peer, asks) = (channel.peer, channel.acked != next && channel.synced != next);
         if let (true, Some((to, token))) = (asks, channel.remote) {
             channel.synced = next;
@@ -416,9 +403,14 @@ fn refusals(
     }
 }
 
-/// Returns the share of one peer in `most`.
-pub(super) fn share(most: usize) -> usize {
-    (most / 4).max(4)
+/// Returns the event for the completion of an operation.
+#[inline]
+pub(super) fn completion(cookie: u64, result: Result<u64, (Status, i32)>) -> Event {
+    let (status, header) = match result {
+        Ok(value) => (0, value),
+        Err((status, number)) => (status as i32, number as u64),
+    };
+    Event { kind: event::COMPLETION, status, header, cookie, ..Event::empty() }
 }
 
 /// Returns the failure for a packet that the library refuses permanently.
@@ -448,11 +440,6 @@ mod tests {
             let found = refusals(Some((begun, at(last))), at(now), PATIENCE);
             assert_eq!(found, ((at(since), at(now)), too_long), "{last} {now}");
         }
-    }
-
-    #[test]
-    fn one_peer_has_a_quarter_and_never_less_than_four() {
-        assert_eq!([0, 4, 16, 19, 20, 256].map(share), [4, 4, 4, 4, 5, 64]);
     }
 
     #[test]

@@ -1,39 +1,38 @@
 //! Puts and gets, and the posting and completion of atomics.
 
 use super::Engine;
-use super::channels::{Imported, Lost, RemoteKey};
-use super::ops::{Transfer, Work};
-use super::sending::share;
+use super::channels::{Imported, Lost, Outbound, RemoteKey};
+use super::limits::Limits;
+use super::ops::{Kept, Transfer, Work};
+use super::sending::completion;
 use crate::abi::{FI_EAGAIN, FI_ENOKEY};
 use crate::atomics;
 use crate::keys::PackedKey;
-use crate::memory::{self, Loan};
+use crate::memory;
 use crate::registered::sys::Mapped;
 use crate::sys::{Ep, Remote};
 use core::ffi::{c_int, c_void};
 use std::rc::Rc;
-use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access, op_flags};
+use tieline_plugin_api::{Events, Failure, Posted, Posting, RmaOp, Status, access, op_flags};
 
 /// The target of a transfer.
-pub(super) struct Target {
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
     at: usize,
-    token: u64,
     peer: usize,
     address: u64,
     key: u64,
-    generation: u64,
     connected: bool,
-    /// The mapping of the key, which this field keeps.
-    mapped: Option<Rc<Imported>>,
+    imported: &'a Rc<Imported>,
 }
 
-/// The resources that a transfer keeps until it completes; see `Transfer`.
+/// What a transfer keeps until it completes, and how it completes; see `Transfer`.
+#[derive(Default)]
 pub(super) struct Held {
     pub(super) slot: Option<u32>,
-    pub(super) back: Vec<(*mut u8, usize)>,
-    pub(super) value: usize,
+    pub(super) value: u8,
     pub(super) silent: bool,
-    pub(super) loans: Vec<Loan>,
+    pub(super) kept: Option<Box<Kept>>,
 }
 
 /// Checks whether an error means that the connection is lost, and not only that one operation failed.
@@ -71,11 +70,6 @@ impl Engine {
         }
     }
 
-    /// Returns the maximum number of bytes of one transfer.
-    pub(crate) fn longest(&self) -> usize {
-        super::longest_transfer(&self.registry.domain.info)
-    }
-
     pub(crate) fn import_key(&mut self, at: usize, bytes: &[u8]) -> Result<RemoteKey, Failure> {
         let Some(channel) = self.outbound.get_mut(at).and_then(Option::as_mut) else {
             return Err(Status::Closed.into());
@@ -92,14 +86,15 @@ impl Engine {
     }
 
     /// Resolves the target of a transfer, if the channel and the key permit it.
-    pub(super) fn target(
+    #[inline]
+    pub(super) fn target<'a>(
         &self,
         at: usize,
-        key: &RemoteKey,
+        key: &'a RemoteKey,
         right: u64,
         offset: u64,
         len: usize,
-    ) -> Result<Target, Status> {
+    ) -> Result<Target<'a>, Status> {
         let Some(channel) = self.outbound.get(at).and_then(Option::as_ref) else {
             return Err(Status::Closed);
         };
@@ -112,19 +107,17 @@ impl Engine {
         }
         let address = imported.key.grant.admit(right, offset, len)?;
         // The key is older than the target interface. The core sends messages instead.
-        let remote = imported.key.of(channel.interface).ok_or(Status::Declined)?;
-        let (token, peer) = (channel.token, channel.peer);
-        let (generation, connected) = (imported.key.generation, channel.remote.is_some());
-        let mapped = imported.mapped.as_ref().map(|_| key.0.clone());
-        let key = imported.mapped.as_ref().map_or(remote.number, Mapped::key);
-        Ok(Target { at, token, peer, address, key, generation, connected, mapped })
+        let number = imported.number.ok_or(Status::Declined)?;
+        let (peer, connected) = (channel.peer, channel.remote.is_some());
+        Ok(Target { at, peer, address, key: number, connected, imported })
     }
 
     /// Checks whether one more transfer may be posted. Transfers of closed endpoints count against their peer.
-    pub(super) fn admits(&mut self, target: &Target) -> Result<(), Status> {
-        let most = self.most_transfers();
-        let full = self.peers.get(target.peer).is_some_and(|peer| peer.transfers >= share(most));
-        let busy = !target.connected || full || self.transfers >= most;
+    #[inline]
+    pub(super) fn admits(&mut self, target: &Target<'_>) -> Result<(), Status> {
+        let Limits { operations, of_peer, .. } = self.limits;
+        let full = self.peers.get(target.peer).is_some_and(|peer| peer.transfers >= of_peer);
+        let busy = !target.connected || full || self.transfers >= operations;
         if busy { Err(Status::Again) } else { Ok(()) }
     }
 
@@ -136,10 +129,10 @@ impl Engine {
         op: &RmaOp<'_>,
     ) -> Posted {
         let right = if put { access::REMOTE_WRITE } else { access::REMOTE_READ };
-        if op.len > self.longest() {
+        if op.len > self.limits.bytes {
             return Err(Status::TooLarge);
         }
-        if op.iov.len() > super::most_pieces(&self.registry.domain.info) {
+        if op.iov.len() > self.limits.pieces {
             return Err(Status::Invalid);
         }
         let target = self.target(at, key, right, op.offset, op.len)?;
@@ -148,32 +141,41 @@ impl Engine {
             return Ok(Posting::Done);
         }
         self.admits(&target)?;
-        if op.len <= self.settings.eager {
-            return self.short_transfer(&target, put, op);
+        match op.len <= self.settings.eager {
+            true => self.short_transfer(target, put, op),
+            false => self.direct_transfer(target, put, op),
         }
+    }
+
+    /// Posts a transfer from or to the application's memory.
+    fn direct_transfer(&mut self, target: Target<'_>, put: bool, op: &RmaOp<'_>) -> Posted {
         let (own, mut loans) = (self.inbox.number, Vec::new());
         let local = memory::pieces(&self.lender, op.iov, own, !put, &mut loans)?;
-        let held = Held { slot: None, back: Vec::new(), value: 0, silent: false, loans };
-        self.begin_transfer(&target, op.cookie, held, |ep, to, context| {
+        let kept = (!loans.is_empty()).then(|| Box::new(Kept { _loans: loans, ..Kept::default() }));
+        let held = Held { kept, ..Held::default() };
+        self.begin_transfer(target, op.cookie, held, |ep, to, context| {
             ep.transfer(put, &local, to, context)
         })
     }
 
     /// Posts a short transfer from a slot: it needs no registration and does not delay the closing of its endpoint.
-    fn short_transfer(&mut self, target: &Target, put: bool, op: &RmaOp<'_>) -> Posted {
+    #[inline(always)]
+    fn short_transfer(&mut self, target: Target<'_>, put: bool, op: &RmaOp<'_>) -> Posted {
         let slot = self.slots.take()?;
+        let (bytes, local) = self.slots.room(slot, op.len);
         // An empty piece may have an invalid address.
         let pieces = op.iov.iter().filter(|iov| iov.len > 0).map(|iov| (iov.base, iov.len));
-        let mut back = Vec::new();
-        match put {
-            true => memory::sys::copy(pieces, self.slots.bytes_mut(slot, op.len), false),
-            false => back.extend(pieces),
-        }
-        let local = self.slots.local(slot, op.len);
+        let kept = match put {
+            true => {
+                memory::sys::copy(pieces, bytes, false);
+                None
+            }
+            false => Some(Box::new(Kept { back: pieces.collect(), ..Kept::default() })),
+        };
         // A put that completes locally has completed when the call returns; no completion is reported (`max_short_put`).
         let named = op_flags::REMOTE_COMPLETION | op_flags::MORE;
         let silent = put && op.iov.len() == 1 && op.flags & named == 0;
-        let held = Held { slot: Some(slot), back, value: 0, silent, loans: Vec::new() };
+        let held = Held { slot: Some(slot), value: 0, silent, kept };
         let posted = self.begin_transfer(target, op.cookie, held, |ep, to, context| {
             ep.transfer(put, &[local], to, context)
         });
@@ -181,52 +183,56 @@ impl Engine {
     }
 
     /// Posts a transfer, and keeps its resources until it completes.
+    #[inline(always)]
     pub(super) fn begin_transfer(
         &mut self,
-        target: &Target,
+        target: Target<'_>,
         cookie: u64,
         held: Held,
         post: impl FnOnce(&Ep, Remote, *mut c_void) -> Result<(), c_int>,
     ) -> Posted {
-        let Target { at, token, peer, address, key, generation, .. } = *target;
-        let Held { slot, back, value, silent, loans } = held;
-        let Some(number) = self.outbound[at].as_mut().map(super::Outbound::began) else {
+        let Target { at, peer, address, key, imported, .. } = target;
+        let Held { slot, value, silent, mut kept } = held;
+        if imported.mapped.is_some() {
+            kept.get_or_insert_default().mapped = Some(imported.clone());
+        }
+        let channel = self.outbound.get_mut(at).and_then(Option::as_mut);
+        let (Some(channel), Some(there)) = (channel, self.peers.get(peer)) else {
             return Err(Status::Closed);
         };
         let (index, context) = self.ops.begin(Work::Transfer(Transfer {
-            channel: at as u32,
-            token,
-            number,
-            generation,
             cookie,
-            peer,
+            number: channel.posted,
+            generation: imported.key.generation,
+            channel: at as u32,
             slot,
-            back,
             value,
             silent,
-            _loans: loans,
-            _mapped: target.mapped.clone(),
+            kept,
         }));
-        let to = self.peers.get(peer).map_or(u64::MAX, |peer| peer.number);
-        let posted = post(&self.ep, Remote { peer: to, address, key }, context);
-        let Err(code) = posted else {
-            self.transfers += 1;
-            if let Some(peer) = self.peers.get(peer) {
-                peer.transfers += 1;
-                peer.refused = None;
-            }
-            return Ok(Posting::Pending);
-        };
-        let _ = self.ops.end(index);
-        slot.into_iter().for_each(|slot| self.slots.give(slot));
-        if let Some(channel) = self.outbound[at].as_mut() {
-            channel.not_begun();
+        if let Err(code) = post(&self.ep, Remote { peer: there.number, address, key }, context) {
+            return self.not_accepted(index, code);
         }
+        channel.posted += 1;
+        channel.under_way += 1;
+        there.transfers += 1;
+        there.refused = None;
+        self.transfers += 1;
+        Ok(Posting::Pending)
+    }
+
+    /// Takes back a transfer that the library has not accepted.
+    #[cold]
+    fn not_accepted(&mut self, index: u32, code: c_int) -> Posted {
+        let Work::Transfer(transfer) = self.ops.end(index) else { return Err(Status::Invalid) };
+        transfer.slot.into_iter().for_each(|slot| self.slots.give(slot));
+        let channel = self.outbound[transfer.channel as usize].as_ref();
+        let Some(peer) = channel.map(|channel| channel.peer) else { return Err(Status::Closed) };
         if code == FI_EAGAIN {
             self.starving = true;
             self.refused(peer);
-            let failed = self.outbound[at].as_ref().and_then(|channel| channel.failed);
-            return Err(failed.unwrap_or(Status::Again));
+            let channel = self.outbound[transfer.channel as usize].as_ref();
+            return Err(channel.and_then(|channel| channel.failed).unwrap_or(Status::Again));
         }
         if self.ends_connection(code) || code == libc::ENOENT {
             let error = std::io::Error::from_raw_os_error(code);
@@ -237,71 +243,84 @@ impl Engine {
         Err(self.status_of(code))
     }
 
-    /// Removes a transfer from the counters.
-    pub(super) fn one_less(&mut self, transfer: &Transfer) {
-        // A channel stays until its transfers have completed.
-        let channel = self.outbound[transfer.channel as usize].as_ref();
-        let is_open = channel.is_none_or(|channel| channel.token != transfer.token || channel.open);
-        *(if is_open { &mut self.transfers } else { &mut self.orphans }) -= 1;
-        if let Some(peer) = self.peers.get(transfer.peer) {
+    /// Removes a transfer from the counters; returns its channel.
+    #[inline]
+    pub(super) fn one_less(&mut self, transfer: &Transfer) -> Option<&mut Outbound> {
+        let channel = self.outbound.get_mut(transfer.channel as usize)?.as_mut()?;
+        // Transfers of closed endpoints count against their peer alone.
+        self.transfers -= usize::from(channel.open);
+        if let Some(peer) = self.peers.get(channel.peer) {
             peer.transfers -= 1;
         }
+        channel.ended(transfer.number);
+        Some(channel)
     }
 
     /// Handles the completion of a transfer, whose memory the library has released.
-    pub(super) fn transferred(&mut self, transfer: Transfer, result: Result<(), (c_int, String)>) {
-        self.one_less(&transfer);
-        let (at, peer) = (transfer.channel as usize, transfer.peer);
-        let is_on = |channel: &&super::Outbound| channel.token == transfer.token;
-        let open = self.outbound[at].as_ref().filter(is_on).is_some_and(|channel| channel.open);
+    #[inline]
+    pub(super) fn transferred(&mut self, transfer: Transfer, events: &mut Events<'_>) {
+        let Some(channel) = self.one_less(&transfer) else { return };
+        let (open, waits) = (channel.open, channel.awaits_transfers());
         let mut value = 0;
         if let Some(slot) = transfer.slot {
             if transfer.value > 0 {
                 let bytes = self.slots.bytes_mut(slot, atomics::PARTS);
-                value = atomics::value(&bytes[atomics::RESULT..][..transfer.value]);
+                value = atomics::value(&bytes[atomics::RESULT..][..usize::from(transfer.value)]);
             }
-            if open && result.is_ok() && !transfer.back.is_empty() {
-                let len = transfer.back.iter().map(|piece| piece.1).sum();
-                let pieces = transfer.back.iter().copied();
-                memory::sys::copy(pieces, self.slots.bytes_mut(slot, len), true);
+            if let Some(kept) = transfer.kept.as_deref().filter(|_| open) {
+                self.bring_back(slot, kept);
             }
             self.slots.give(slot);
         }
-        let Some(channel) =
-            self.outbound[at].as_mut().filter(|channel| channel.token == transfer.token)
-        else {
-            return;
-        };
-        channel.ended(transfer.number);
-        let (failed, revoking) = (channel.failed, !channel.revoking.is_empty());
-        let lost = match &result {
-            Err((errno, words)) if self.ends_connection(*errno) && failed.is_none() => {
-                let text = format!("the connection ended: {words}");
-                Some(Failure::new(Status::PeerFailed, text))
-            }
-            _ => None,
-        };
+        // Most transfers keep nothing, and need no call that drops it.
+        if let Some(kept) = transfer.kept {
+            drop(kept);
+        }
+        if open && !transfer.silent {
+            self.tell(completion(transfer.cookie, Ok(value)), events);
+        }
+        if waits {
+            self.settle_transfers(transfer.channel as usize);
+        }
+    }
+
+    /// Copies the bytes of a get to the application's memory.
+    fn bring_back(&mut self, slot: u32, kept: &Kept) {
+        let len = kept.back.iter().map(|piece| piece.1).sum();
+        let bytes = self.slots.bytes_mut(slot, len);
+        memory::sys::copy(kept.back.iter().copied(), bytes, true);
+    }
+
+    /// Handles the failure of a transfer, whose memory the library has released.
+    #[cold]
+    pub(super) fn transfer_failed(&mut self, transfer: Transfer, errno: c_int, words: String) {
+        let ends = self.ends_connection(errno);
+        let Some(channel) = self.one_less(&transfer) else { return };
+        let (open, failed, peer) = (channel.open, channel.failed, channel.peer);
+        let (at, number) = (transfer.channel as usize, transfer.number);
+        transfer.slot.into_iter().for_each(|slot| self.slots.give(slot));
+        let lost = (ends && failed.is_none()).then(|| {
+            let text = format!("the connection ended: {words}");
+            Failure::new(Status::PeerFailed, text)
+        });
         if open {
-            match &result {
-                Ok(()) if transfer.silent => {}
-                Ok(()) => self.completed(transfer.cookie, Ok(value), ""),
-                Err((errno, words)) => {
-                    let status = failed.unwrap_or(self.status_of(*errno));
-                    match self.outbound[at].as_mut().filter(|_| transfer.silent) {
-                        Some(channel) => {
-                            let (errno, words) = (*errno, words.clone());
-                            channel.lose(transfer.number, Lost { status, errno, words });
-                        }
-                        None => self.completed(transfer.cookie, Err((status, *errno)), words),
-                    }
-                }
+            let status = failed.unwrap_or(self.status_of(errno));
+            match self.outbound[at].as_mut().filter(|_| transfer.silent) {
+                Some(channel) => channel.lose(number, Lost { status, errno, words }),
+                None => self.completed(transfer.cookie, Err((status, errno)), &words),
             }
         }
         drop(transfer);
         if let Some(failure) = lost {
             self.fail_peer(peer, &failure);
         }
-        if revoking {
+        self.settle_transfers(at);
+    }
+
+    /// Handles the consequences of the end of a transfer for its channel.
+    #[cold]
+    fn settle_transfers(&mut self, at: usize) {
+        if self.outbound[at].as_ref().is_some_and(|channel| !channel.revoking.is_empty()) {
             self.answer_revokes(at);
         }
         self.settle(at);

@@ -9,8 +9,6 @@ use tieline_plugin_api::{Failure, Status};
 /// The intervals of checks on the processes of peers: while a connection or an end is in progress, and otherwise.
 const SOON: Duration = Duration::from_millis(1);
 const NOW_AND_THEN: Duration = Duration::from_millis(10);
-/// The number of polls between checks of the clock.
-const POLLS: u32 = 16;
 /// The time without arrivals after which the channels of an ended process fail. Messages that the process had sent may still be in
 /// the library, or in the kernel's buffers that the library's threads read.
 const QUIET: Duration = Duration::from_millis(200);
@@ -18,7 +16,6 @@ const QUIET: Duration = Duration::from_millis(200);
 /// The state of the watch on peers' processes.
 pub(super) struct Vigil {
     pub(super) watch: Watch,
-    polls: u32,
     looked: Instant,
     /// Whether a connection or an end was in progress at the last check. If so, every poll checks again.
     busy: bool,
@@ -28,7 +25,7 @@ pub(super) struct Vigil {
 
 impl Vigil {
     pub(super) fn new(watch: Watch) -> Vigil {
-        Vigil { watch, polls: 0, looked: Instant::now(), busy: false, dying: Vec::new() }
+        Vigil { watch, looked: Instant::now(), busy: false, dying: Vec::new() }
     }
 
     fn is_busy(&self) -> bool {
@@ -61,9 +58,16 @@ impl Engine {
         }
     }
 
+    /// Checks whether each poll has to call `watch_over`.
+    #[inline]
+    pub(super) fn watches_closely(&self) -> bool {
+        let is_busy = self.vigil.as_ref().map_or(!self.ghosts.is_empty(), |vigil| vigil.busy);
+        is_busy || !self.unanswered.is_empty()
+    }
+
     /// Checks the processes of peers if a check is due. `empty` states whether the last read of the library's queue found nothing.
     #[inline]
-    pub(super) fn watch_over(&mut self, empty: bool) {
+    pub(super) fn watch_over(&mut self, empty: bool, is_due: bool) {
         if empty && !self.unanswered.is_empty() {
             self.expire();
         }
@@ -72,9 +76,7 @@ impl Engine {
             let patience = self.settings.failure_timeout;
             self.lay(|ghost| ghost.since.elapsed() >= patience);
         }
-        let Some(vigil) = &mut self.vigil else { return };
-        vigil.polls = vigil.polls.wrapping_add(1);
-        if vigil.polls % POLLS == 0 || vigil.busy {
+        if self.vigil.as_ref().is_some_and(|vigil| is_due || vigil.busy) {
             self.watch_now(empty, false);
         }
     }

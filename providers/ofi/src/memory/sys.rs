@@ -40,7 +40,7 @@ fn kernel_page() -> usize {
 ///
 /// The pieces are memory of the caller of the data call, borrowed for the call. Pieces that the library writes are borrowed until
 /// the completion or until the endpoint is closed (a guarantee of the ABI).
-#[inline]
+#[inline(always)]
 pub(crate) fn copy(pieces: impl Iterator<Item = (*mut u8, usize)>, buffer: &mut [u8], back: bool) {
     let mut at = 0;
     for (base, len) in pieces {

@@ -5,8 +5,7 @@
 use crate::abi::*;
 use crate::sys::{Domain, checked, close};
 use core::ffi::{c_char, c_int};
-use core::mem::MaybeUninit;
-use core::{ptr, slice};
+use core::ptr;
 use std::sync::Arc;
 use tieline_plugin_api::Failure;
 
@@ -31,20 +30,46 @@ impl Drop for Cq {
 /// The maximum number of completions of one read.
 pub(crate) const BATCH: usize = 16;
 
-/// An array for completions. It is not cleared for each read, because most reads find none.
-pub(crate) struct Room([MaybeUninit<fi_cq_data_entry>; BATCH]);
+/// The completions of one read.
+pub(crate) struct Room([fi_cq_data_entry; BATCH]);
 
-impl Room {
-    #[inline]
-    pub(crate) fn new() -> Room {
-        Room([const { MaybeUninit::uninit() }; BATCH])
+impl Default for Room {
+    fn default() -> Room {
+        let none = fi_cq_data_entry {
+            op_context: ptr::null_mut(),
+            flags: 0,
+            len: 0,
+            buf: ptr::null_mut(),
+            data: 0,
+        };
+        Room([none; BATCH])
     }
 }
 
-/// The result of a read of the queue.
-pub(crate) enum Looked<'a> {
-    /// At least one completion; if there are `BATCH` completions, more may be queued.
-    Entries(&'a [fi_cq_data_entry]),
+impl Room {
+    /// Returns a completion of the last read.
+    #[inline]
+    pub(crate) fn entry(&self, at: usize) -> fi_cq_data_entry {
+        self.0[at]
+    }
+}
+
+/// The library's result of a read.
+#[derive(Clone, Copy)]
+pub(crate) struct Read(isize);
+
+impl Read {
+    /// Checks whether there was no completion and no error.
+    #[inline]
+    pub(crate) fn is_empty(self) -> bool {
+        [0, -(FI_EAGAIN as isize)].contains(&self.0)
+    }
+}
+
+/// The meaning of a read of the queue.
+pub(crate) enum Looked {
+    /// The number of completions, at least one; if there are `BATCH`, more may be queued.
+    Entries(usize),
     Nothing,
     /// One operation has failed.
     Failed(fi_cq_err_entry),
@@ -90,27 +115,27 @@ impl Cq {
         self.fd
     }
 
+    /// Reads completions.
     #[inline]
-    pub(crate) fn look<'a>(&self, room: &'a mut Room) -> Looked<'a> {
-        // SAFETY: the queue is open and has the format of these records; the array has room for the requested number.
-        let code =
-            unsafe { ((*(*self.raw).ops).read)(self.raw, room.0.as_mut_ptr().cast(), BATCH) };
-        match code {
-            1.. => {
-                let count = (code as usize).min(BATCH);
-                // SAFETY: the library has written `count` records from the beginning; any bytes are a record of integers and
-                // pointers.
-                Looked::Entries(unsafe { slice::from_raw_parts(room.0.as_ptr().cast(), count) })
-            }
-            0 => Looked::Nothing,
-            code if code == -(FI_EAGAIN as isize) => Looked::Nothing,
+    pub(crate) fn read(&self, room: &mut Room) -> Read {
+        // SAFETY: the queue is open and has the format of these records; the array has room for the requested number. Any bytes are
+        // a record of integers and pointers.
+        Read(unsafe { ((*(*self.raw).ops).read)(self.raw, room.0.as_mut_ptr().cast(), BATCH) })
+    }
+
+    /// Tells the meaning of a read.
+    #[inline]
+    pub(crate) fn look(&self, read: Read) -> Looked {
+        match read.0 {
+            1.. => Looked::Entries((read.0 as usize).min(BATCH)),
+            _ if read.is_empty() => Looked::Nothing,
             code if code == -(FI_EAVAIL as isize) => self.failed(),
             code => Looked::Broken((-code) as c_int),
         }
     }
 
     #[cold]
-    fn failed(&self) -> Looked<'static> {
+    fn failed(&self) -> Looked {
         // SAFETY: the record consists of integers and pointers, for which zero is valid; the details of an error are not requested.
         let mut entry: fi_cq_err_entry = unsafe { core::mem::zeroed() };
         // SAFETY: the queue is open; the record has spare room after it for longer versions of the record.
