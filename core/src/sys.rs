@@ -228,18 +228,21 @@ impl ForkGuard {
 
     /// Fails in a forked child, which must not use anything of its parent's: shared memory is not mapped there, and descriptors
     /// belong to the parent.
+    #[inline]
     pub(crate) fn check(&self, what: &str) -> Result<(), Error> {
-        if self.same_process() {
-            return Ok(());
-        }
-        Err(Error::new(
-            Status::Invalid,
-            format!("{what} was used in a forked child"),
-            "connections and shared memory belong to the process that made them",
-            "open a new Context in the child",
-        )
-        .of(Scope::Context))
+        if self.same_process() { Ok(()) } else { Err(used_in_child(what)) }
     }
+}
+
+#[cold]
+fn used_in_child(what: &str) -> Error {
+    Error::new(
+        Status::Invalid,
+        format!("{what} was used in a forked child"),
+        "connections and shared memory belong to the process that made them",
+        "open a new Context in the child",
+    )
+    .of(Scope::Context)
 }
 
 /// The resource limits of this process.

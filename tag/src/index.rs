@@ -89,16 +89,6 @@ impl List {
         self.close(slab, which, link);
     }
 
-    /// Closes the gap that the first entry, which had this link, has left.
-    #[inline]
-    pub(crate) fn close_first<E: Linked>(&mut self, slab: &mut Slab<E>, which: usize, link: Link) {
-        self.first = link.after;
-        match link.after {
-            NONE => self.last = NONE,
-            after => slab.at_mut(after).link_mut(which).before = NONE,
-        }
-    }
-
     /// Closes the gap that an entry with this link has left.
     #[inline]
     pub(crate) fn close<E: Linked>(&mut self, slab: &mut Slab<E>, which: usize, link: Link) {

@@ -57,22 +57,22 @@
 //! * A claim is found by its word in a walk along all claims, and a receive in one along [`Matcher::receives`]. By id, both are
 //!   found in constant time.
 //!
-//! A waiting message takes 80 bytes in addition to its payload, and a receive takes 64 in addition to its data. Passed entries take up to 16 more bytes in
-//! each table. Memory is freed when entries are removed. The matcher keeps about twice the required memory, plus about ten
-//! kilobytes and a hundredth of the maximum. Once allocated, the memory suffices while the number of entries varies by less than
-//! half, or stays below a thousand. The caller must limit the number of waiting messages before they are sent: see
-//! [`Matcher::unexpected`].
+//! A waiting message takes 80 bytes in addition to its payload. A receive takes 32 in addition to its data, and 72 after a message has
+//! passed it. Passed messages take up to 16 more bytes in each table, and passed receives up to 32. Memory is freed when entries are
+//! removed. The matcher keeps about twice the required memory, plus a few hundred kilobytes and a hundredth of the maximum. Once
+//! allocated, the memory suffices while the number of entries varies by less than half, or stays below a thousand. The caller must
+//! limit the number of waiting messages before they are sent: see [`Matcher::unexpected`].
 //!
 //! `cargo run --release -p tieline-tag --example matching` compares these costs with a list that is searched from its beginning. On
-//! a processor of 2025, in nanoseconds for a post and its match: a list is faster while fewer than about ten entries wait, or fewer
-//! than about forty entries that end in random order.
+//! a processor of 2025, in nanoseconds for a post and its match: a list is faster while few receives or about forty messages wait, or
+//! fewer than about forty entries that end in random order.
 //!
 //! | waiting entries | 1 | 10 | 100 | 10 000 | list: 1 | 10 | 100 | 10 000 |
 //! |---|---|---|---|---|---|---|---|---|
-//! | receives, in the order of their messages | 15 | 16 | 16 | 17 | 4 | 9 | 70 | 3300 |
-//! | receives, in random order | 15 | 33 | 42 | 53 | 4 | 18 | 96 | 5400 |
-//! | messages, in the order of their receives | 18 | 19 | 20 | 27 | 4 | 6 | 61 | 2200 |
-//! | messages, in random order | 18 | 58 | 65 | 60 | 5 | 20 | 76 | 2900 |
+//! | receives, in the order of their messages | 9 | 9 | 9 | 10 | 5 | 19 | 46 | 4700 |
+//! | receives, in random order | 9 | 41 | 54 | 70 | 5 | 18 | 87 | 5800 |
+//! | messages, in the order of their receives | 19 | 19 | 20 | 20 | 5 | 9 | 33 | 2700 |
+//! | messages, in random order | 19 | 40 | 45 | 59 | 5 | 17 | 66 | 3100 |
 //!
 //! Sequence numbers have 64 bits: at 10^9 posts and arrivals per second the numbers suffice for 584 years. The number of concurrent
 //! entries has 32 bits. A call that exceeds this number panics; the entries then use more than 300 GB of memory.
@@ -81,6 +81,7 @@ use std::fmt;
 
 mod index;
 mod posted;
+mod queue;
 mod slab;
 #[cfg(test)]
 mod tests;
@@ -137,8 +138,7 @@ impl Shape {
 /// The id of a receive of one matcher. Ids are ordered by the time of posting.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ReceiveId {
-    sequence: u64,
-    place: u32,
+    number: u64,
 }
 
 /// The id of a message that one matcher has kept. Ids are ordered by the time of arrival.
@@ -223,8 +223,7 @@ impl<T, W> Matcher<T, W> {
         if let Some(message) = self.receive(pattern) {
             return Post::Matched(message, word);
         }
-        let sequence = self.next();
-        Post::Waiting(self.posted.add(sequence, pattern, word))
+        Post::Waiting(self.posted.add(pattern, word))
     }
 
     /// Reports an arrival. The message ends the matching receive that was posted first, and is returned with that receive. If no
@@ -237,8 +236,10 @@ impl<T, W> Matcher<T, W> {
         message: P,
         keep: impl FnOnce(P) -> T,
     ) -> Arrival<P, W> {
-        if let Some(receive) = self.posted.take_for(&self.hash, source, tag) {
-            return Arrival::Matched(receive, message);
+        if let Some(found) = self.posted.find(&self.hash, source, tag) {
+            if let Some(receive) = self.posted.take(&self.hash, found) {
+                return Arrival::Matched(receive, message);
+            }
         }
         let payload = keep(message);
         let sequence = self.next();
@@ -256,11 +257,10 @@ impl<T, W> Matcher<T, W> {
         matched: impl FnOnce(&W, P) -> R,
         keep: impl FnOnce(P) -> T,
     ) -> Option<R> {
-        if self.posted.first_fits(source, tag) {
-            return self.posted.end_first(|word| matched(word, message));
-        }
-        if let Some(place) = self.posted.search(&self.hash, source, tag) {
-            return Some(self.posted.end(place, |word| matched(word, message)));
+        if let Some(found) = self.posted.find(&self.hash, source, tag) {
+            let result = matched(self.posted.word(found)?, message);
+            self.posted.end(&self.hash, found);
+            return Some(result);
         }
         let payload = keep(message);
         let sequence = self.next();
@@ -270,15 +270,17 @@ impl<T, W> Matcher<T, W> {
 
     /// Ends a waiting receive; `None` if the receive has already ended, or belongs to another matcher.
     pub fn cancel(&mut self, id: ReceiveId) -> Option<Receive<W>> {
-        self.posted.cancel(id)
+        self.posted.cancel(&self.hash, id)
     }
 
     /// Receives without waiting: removes and returns the first matching message, if there is one.
     #[inline]
     pub fn receive(&mut self, pattern: Pattern) -> Option<Message<T>> {
-        if self.unexpected.has_none() {
-            return None;
-        }
+        if self.unexpected.has_none() { None } else { self.receive_kept(pattern) }
+    }
+
+    #[inline(never)] // a caller that posts its receives in time needs no room for a kept message
+    fn receive_kept(&mut self, pattern: Pattern) -> Option<Message<T>> {
         let id = self.unexpected.find(&self.hash, pattern)?;
         self.unexpected.take(&self.hash, id)
     }

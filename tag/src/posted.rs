@@ -1,47 +1,68 @@
 //! Receives that wait for a message.
 //!
-//! A message walks along the receives that no message has passed, until one matches. The message enters each receive that it passes
-//! in the table of that receive's shape, where later messages find the receive. Only a receive for whose shape no table is left is
-//! compared with later messages again. A program that posts receives in the order of arrival needs no table. Every entry of a table
-//! is older than every receive that no message has passed.
+//! A message walks along the queue of receives that no message has passed, until one matches. The message moves each receive that it
+//! passes into the slab, and enters it in the table of that receive's shape, where later messages find the receive. Only a receive
+//! for whose shape no table is left is compared with later messages again. A program that posts receives in the order of arrival
+//! needs neither slab nor table. Every receive of the slab is older than every receive of the queue.
 
 use crate::index::{Hash, Index, Link, Linked, List};
+use crate::queue::Queue;
 use crate::slab::{NONE, Slab};
 use crate::{Pattern, Receive, ReceiveId, Shape};
 
 /// The maximum number of shapes whose receives are found by hash, which is also the maximum number of lookups per arrival.
 const SHAPES: usize = 8;
+/// The index of the link for the list of a shape's table, or for `rest`.
+const SHAPED: usize = 0;
+/// The index of the link for the table by number.
+const NUMBERED: usize = 1;
+/// The number of holes that cancelled receives may leave in the queue, in addition to a half of the number of its receives.
+const HOLES: usize = 32;
 
-/// The list that contains a receive.
-#[derive(Clone, Copy)]
-enum Kept {
-    /// The list of receives that no message has passed.
-    Fresh,
-    /// The table with this number; the receive has this hash.
-    Shaped(u8, u64),
-    /// The list of receives that messages have passed and for whose shape no table was left.
-    Rest,
-}
-
-struct Entry<W> {
-    sequence: u64,
+/// A receive that no message has passed.
+struct Fresh<W> {
     /// The source; 0 for any source.
     source: u64,
     /// The tag, without the bits that the shape ignores.
     tag: u64,
+    shape: Shape,
+    word: W,
+}
+
+impl<W> Fresh<W> {
+    #[inline]
+    fn fits(&self, source: u64, tag: u64) -> bool {
+        self.shape.key(source, tag) == (self.source, self.tag)
+    }
+}
+
+/// The list that contains a receive of the slab.
+#[derive(Clone, Copy)]
+enum Kept {
+    /// The table with this number; the receive has this hash.
+    Shaped(u8, u64),
+    /// The list of receives for whose shape no table was left.
+    Rest,
+}
+
+/// A receive that messages have passed.
+struct Entry<W> {
+    number: u64,
+    source: u64,
+    tag: u64,
     word: W,
     shape: Shape,
     kept: Kept,
-    link: Link,
+    links: [Link; 2],
 }
 
 impl<W> Linked for Entry<W> {
-    fn link(&self, _: usize) -> Link {
-        self.link
+    fn link(&self, which: usize) -> Link {
+        self.links[which]
     }
 
-    fn link_mut(&mut self, _: usize) -> &mut Link {
-        &mut self.link
+    fn link_mut(&mut self, which: usize) -> &mut Link {
+        &mut self.links[which]
     }
 }
 
@@ -51,29 +72,23 @@ impl<W> Entry<W> {
         self.shape.key(source, tag) == (self.source, self.tag)
     }
 
-    #[inline]
-    fn pattern(&self) -> Pattern {
-        let source = if self.shape.any_source { None } else { Some(self.source) };
-        Pattern { source, tag: self.tag, ignore: self.shape.ignore }
-    }
-
-    #[inline]
-    fn into_receive(self, place: u32) -> Receive<W> {
-        let id = ReceiveId { sequence: self.sequence, place };
-        Receive { id, pattern: self.pattern(), word: self.word }
-    }
-
-    fn receive(&self, place: u32) -> Receive<&W> {
-        let id = ReceiveId { sequence: self.sequence, place };
-        Receive { id, pattern: self.pattern(), word: &self.word }
-    }
-
-    /// Returns the hash of the receive in its table.
+    /// Returns the hash of the receive in the table of its shape.
     fn hash(&self) -> u64 {
         match self.kept {
             Kept::Shaped(_, hash) => hash,
-            Kept::Fresh | Kept::Rest => unreachable!("a table names a receive that is not in it"),
+            Kept::Rest => unreachable!("a table names a receive that is not in it"),
         }
+    }
+}
+
+/// Makes a receive of its parts; the source is 0 for any source.
+#[inline]
+fn receive<W>(number: u64, (source, tag): (u64, u64), shape: Shape, word: W) -> Receive<W> {
+    let source = if shape.any_source { None } else { Some(source) };
+    Receive {
+        id: ReceiveId { number },
+        pattern: Pattern { source, tag, ignore: shape.ignore },
+        word,
     }
 }
 
@@ -83,155 +98,192 @@ struct Shaped {
     index: Index,
 }
 
+/// A waiting receive that matches a message.
+#[derive(Clone, Copy)]
+pub(crate) enum Found {
+    /// The first receive of the queue.
+    First,
+    /// A receive of the slab, at this place.
+    Passed(u32),
+}
+
 pub(crate) struct Posted<W> {
+    /// The receives that no message has passed, in the order of posting.
+    fresh: Queue<Fresh<W>>,
+    /// The receives that messages have passed.
     slab: Slab<Entry<W>>,
-    fresh: List,
+    /// The receives of the slab, by number.
+    numbered: Index,
     /// The shapes that have receives, and shapes without receives whose tables can be reused.
     shapes: Vec<Shaped>,
     rest: List,
-    /// The number of receives in the tables and in `rest`.
-    passed: usize,
 }
 
 impl<W> Posted<W> {
     pub(crate) fn new() -> Self {
-        let (fresh, rest) = (List::EMPTY, List::EMPTY);
-        Posted { slab: Slab::new(), fresh, shapes: Vec::new(), rest, passed: 0 }
+        let (fresh, slab, numbered) = (Queue::new(), Slab::new(), Index::new());
+        Posted { fresh, slab, numbered, shapes: Vec::new(), rest: List::EMPTY }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.slab.len()
+        self.slab.len() + self.fresh.len()
     }
 
     pub(crate) fn bytes(&self) -> usize {
         let tables: usize = self.shapes.iter().map(|shaped| shaped.index.bytes()).sum();
-        self.slab.bytes() + tables + self.shapes.capacity() * size_of::<Shaped>()
+        let shapes = self.shapes.capacity() * size_of::<Shaped>();
+        self.fresh.bytes() + self.slab.bytes() + self.numbered.bytes() + tables + shapes
     }
 
     #[inline]
-    pub(crate) fn add(&mut self, sequence: u64, pattern: Pattern, word: W) -> ReceiveId {
+    pub(crate) fn add(&mut self, pattern: Pattern, word: W) -> ReceiveId {
         let shape = pattern.shape();
         let (source, tag) = shape.key(pattern.source.unwrap_or(0), pattern.tag);
-        let kept = Kept::Fresh;
-        let entry = Entry { sequence, source, tag, word, shape, kept, link: Link::OUT };
-        ReceiveId { sequence, place: self.fresh.insert(&mut self.slab, 0, entry) }
+        ReceiveId { number: self.fresh.push(Fresh { source, tag, shape, word }) }
     }
 
-    /// Checks whether the first receive of all matches a message. Most programs post receives in the order of arrival, and then it
-    /// does.
+    /// Returns the first posted receive that matches a message. Most programs post receives in the order of arrival, and then it is
+    /// the first of all.
     #[inline]
-    pub(crate) fn first_fits(&self, source: u64, tag: u64) -> bool {
-        self.passed == 0
-            && self.slab.get(self.fresh.first()).is_some_and(|entry| entry.fits(source, tag))
-    }
-
-    /// Ends the first receive of all after the use of its data.
-    #[inline]
-    pub(crate) fn end_first<R>(&mut self, with: impl FnOnce(&W) -> R) -> Option<R> {
-        let place = self.fresh.first();
-        let entry = self.slab.get(place)?;
-        let link = entry.link;
-        let result = with(&entry.word);
-        self.fresh.close_first(&mut self.slab, 0, link);
-        self.slab.free(place);
-        Some(result)
-    }
-
-    /// Removes the first posted receive that matches a message.
-    #[inline]
-    pub(crate) fn take_for(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<Receive<W>> {
-        if !self.first_fits(source, tag) {
-            return self.search(hash, source, tag).map(|place| self.take(place));
+    pub(crate) fn find(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<Found> {
+        if self.slab.len() == 0 {
+            let first = self.fresh.front()?;
+            if first.fits(source, tag) {
+                return Some(Found::First);
+            }
         }
-        let place = self.fresh.first();
-        let entry = self.slab.remove(place);
-        self.fresh.close_first(&mut self.slab, 0, entry.link);
-        Some(entry.into_receive(place))
+        self.search(hash, source, tag)
     }
 
-    /// Ends a receive after the use of its data.
-    pub(crate) fn end<R>(&mut self, place: u32, with: impl FnOnce(&W) -> R) -> R {
-        let result = with(&self.slab.at(place).word);
-        let _ = self.take(place);
-        result
+    /// Returns the data of a receive that was found.
+    #[inline]
+    pub(crate) fn word(&self, found: Found) -> Option<&W> {
+        match found {
+            Found::First => self.fresh.front().map(|fresh| &fresh.word),
+            Found::Passed(place) => Some(&self.slab.at(place).word),
+        }
     }
 
-    /// Returns the first posted receive that matches a message, by the tables and along the lists.
+    /// Removes a receive that was found, and drops its data.
+    #[inline]
+    pub(crate) fn end(&mut self, hash: &Hash, found: Found) {
+        match found {
+            Found::First => drop(self.fresh.pop()),
+            Found::Passed(place) => drop(self.take_passed(hash, place)),
+        }
+    }
+
+    /// Removes a receive that was found.
+    #[inline]
+    pub(crate) fn take(&mut self, hash: &Hash, found: Found) -> Option<Receive<W>> {
+        match found {
+            Found::First => {
+                let number = self.fresh.first();
+                let Fresh { source, tag, shape, word } = self.fresh.pop()?;
+                Some(receive(number, (source, tag), shape, word))
+            }
+            Found::Passed(place) => Some(self.take_passed(hash, place)),
+        }
+    }
+
+    /// Returns the first posted receive that matches a message, by the tables, along the list and along the queue.
     #[inline(never)] // a program that posts receives in the order of arrival does not come here
-    pub(crate) fn search(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<u32> {
+    fn search(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<Found> {
         let mut found: Option<(u64, u32)> = None;
         for shaped in self.shapes.iter().filter(|shaped| !shaped.index.is_empty()) {
             let (own_source, own_tag) = shaped.shape.key(source, tag);
             let fits = |entry: &Entry<W>| entry.fits(source, tag);
-            let place = shaped.index.find(&self.slab, 0, hash.of(own_source, own_tag), fits);
+            let place = shaped.index.find(&self.slab, SHAPED, hash.of(own_source, own_tag), fits);
             if let Some(place) = place {
-                let sequence = self.slab.at(place).sequence;
-                if found.is_none_or(|(first, _)| sequence < first) {
-                    found = Some((sequence, place));
+                let number = self.slab.at(place).number;
+                if found.is_none_or(|(first, _)| number < first) {
+                    found = Some((number, place));
                 }
             }
         }
         let mut place = self.rest.first();
         while place != NONE {
             let entry = self.slab.at(place);
-            if found.is_some_and(|(first, _)| first < entry.sequence) {
+            if found.is_some_and(|(first, _)| first < entry.number) {
                 break;
             }
             if entry.fits(source, tag) {
-                found = Some((entry.sequence, place));
+                found = Some((entry.number, place));
                 break;
             }
-            place = entry.link.after();
+            place = List::after(&self.slab, SHAPED, place);
         }
-        found.map(|(_, place)| place).or_else(|| self.go_along(hash, source, tag))
+        if let Some((_, place)) = found {
+            return Some(Found::Passed(place));
+        }
+        while !self.fresh.front()?.fits(source, tag) {
+            self.pass(hash);
+        }
+        Some(Found::First)
     }
 
-    pub(crate) fn cancel(&mut self, id: ReceiveId) -> Option<Receive<W>> {
-        let there = self.slab.get(id.place).is_some_and(|entry| entry.sequence == id.sequence);
-        there.then(|| self.take(id.place))
+    pub(crate) fn cancel(&mut self, hash: &Hash, id: ReceiveId) -> Option<Receive<W>> {
+        let number = id.number;
+        if number < self.fresh.first() {
+            let own = hash.of(0, number);
+            let is_it = |entry: &Entry<W>| entry.number == number;
+            let place = self.numbered.find(&self.slab, NUMBERED, own, is_it)?;
+            return Some(self.take_passed(hash, place));
+        }
+        let Fresh { source, tag, shape, word } = self.fresh.take(number)?;
+        // The memory of holes is freed at the front of the queue only.
+        if self.fresh.holes() > self.fresh.len() / 2 + HOLES {
+            while self.fresh.len() > 0 {
+                self.pass(hash);
+            }
+        }
+        Some(receive(number, (source, tag), shape, word))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = Receive<&W>> {
-        self.slab.iter().map(|(place, entry)| entry.receive(place))
+        let passed = self.slab.iter().map(|(_, entry)| {
+            receive(entry.number, (entry.source, entry.tag), entry.shape, &entry.word)
+        });
+        let fresh = self.fresh.iter().map(|(number, fresh)| {
+            receive(number, (fresh.source, fresh.tag), fresh.shape, &fresh.word)
+        });
+        passed.chain(fresh)
     }
 
-    /// Returns the first match among the receives that no message has passed.
-    fn go_along(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<u32> {
-        loop {
-            let place = self.fresh.first();
-            let entry = self.slab.get(place)?;
-            if entry.fits(source, tag) {
-                return Some(place);
-            }
-            let (shape, own) = (entry.shape, hash.of(entry.source, entry.tag));
-            self.fresh.remove(&mut self.slab, 0, place);
-            self.passed += 1;
-            match self.table(shape) {
-                Some(which) => {
-                    self.slab.at_mut(place).kept = Kept::Shaped(which, own);
-                    let index = &mut self.shapes[usize::from(which)].index;
-                    index.push(&mut self.slab, 0, place, own, Entry::hash);
-                }
-                None => {
-                    self.slab.at_mut(place).kept = Kept::Rest;
-                    self.rest.push(&mut self.slab, 0, place);
-                }
-            }
-        }
-    }
-
-    fn take(&mut self, place: u32) -> Receive<W> {
-        let entry = self.slab.remove(place);
-        self.passed -= usize::from(!matches!(entry.kept, Kept::Fresh));
-        match entry.kept {
-            Kept::Fresh => self.fresh.close(&mut self.slab, 0, entry.link),
-            Kept::Rest => self.rest.close(&mut self.slab, 0, entry.link),
-            Kept::Shaped(which, hash) => {
+    /// Moves the first receive of the queue into the slab.
+    fn pass(&mut self, hash: &Hash) {
+        let number = self.fresh.first();
+        let Some(Fresh { source, tag, shape, word }) = self.fresh.pop() else { return };
+        let table = self.table(shape);
+        let own = hash.of(source, tag);
+        let kept = table.map_or(Kept::Rest, |which| Kept::Shaped(which, own));
+        let links = [Link::OUT; 2];
+        let slab = &mut self.slab;
+        let place = slab.insert(Entry { number, source, tag, word, shape, kept, links });
+        match table {
+            Some(which) => {
                 let index = &mut self.shapes[usize::from(which)].index;
-                index.close(&mut self.slab, 0, entry.link, hash, Entry::hash);
+                index.push(slab, SHAPED, place, own, Entry::hash);
+            }
+            None => self.rest.push(slab, SHAPED, place),
+        }
+        let again = |entry: &Entry<W>| hash.of(0, entry.number);
+        self.numbered.push(slab, NUMBERED, place, hash.of(0, number), again);
+    }
+
+    fn take_passed(&mut self, hash: &Hash, place: u32) -> Receive<W> {
+        let slab = &mut self.slab;
+        let Entry { number, source, tag, word, shape, kept, links } = slab.remove(place);
+        match kept {
+            Kept::Rest => self.rest.close(slab, SHAPED, links[SHAPED]),
+            Kept::Shaped(which, own) => {
+                let index = &mut self.shapes[usize::from(which)].index;
+                index.close(slab, SHAPED, links[SHAPED], own, Entry::hash);
             }
         }
-        entry.into_receive(place)
+        let again = |entry: &Entry<W>| hash.of(0, entry.number);
+        self.numbered.close(slab, NUMBERED, links[NUMBERED], hash.of(0, number), again);
+        receive(number, (source, tag), shape, word)
     }
 
     /// Returns the table of a shape: its own table, or an empty one. `rest` may contain receives of the shape from a time when no

@@ -136,18 +136,6 @@ impl<E> Slab<E> {
         entry
     }
 
-    /// Drops the entry of a place.
-    #[inline]
-    pub(crate) fn free(&mut self, place: u32) {
-        let number = place / CHUNK;
-        let chunk = &mut self.chunks[number as usize];
-        let free = Slot::Free(chunk.free);
-        if let Some(slot) = chunk.slot_mut(place) {
-            *slot = free;
-        }
-        self.freed(number, place);
-    }
-
     /// Records that an entry of a chunk was removed.
     #[inline]
     fn freed(&mut self, number: u32, place: u32) {

@@ -258,6 +258,19 @@ fn a_hundred_thousand_receives_that_were_cancelled_leave_no_memory_behind() {
 }
 
 #[test]
+fn receives_cancelled_behind_waiting_one_leave_no_memory_behind() {
+    let mut matcher = Matcher::<()>::new();
+    let _ = waiting(matcher.post(ANY_OF_7, 1));
+    for n in 0..100_000 {
+        let id = waiting(matcher.post(Pattern::exact(1, n), 2));
+        assert_eq!(matcher.cancel(id).unwrap().word, 2);
+        assert!(matcher.cancel(id).is_none());
+    }
+    assert!(matcher.bytes() < 20_000, "{}", matcher.bytes());
+    assert_eq!((word(matcher.arrive(1, 7, (), |()| ())), matcher.posted()), (1, 0));
+}
+
+#[test]
 fn memory_is_the_same_after_as_many_matches_as_one_likes() {
     let mut matcher = Matcher::new();
     let mut round = |n: u64| {

@@ -13,22 +13,24 @@
 //! * Handlers only match messages and receives. The resulting posts are made between progress calls, where they can be retried.
 
 mod collectives;
+mod peers;
 mod transfers;
 mod window;
 
 pub use window::Window;
 
-use std::cell::{Cell, RefCell, RefMut};
+use peers::{Peer, rank};
+use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 use tieline::{
-    Context, Endpoint, Error, Job, KeptMessage, Message, Outcome, PeerId, PostError, Region,
-    Rendezvous, SendOptions, Status, Worker,
+    Context, Endpoint, Error, Job, KeptMessage, Message, Outcome, PostError, Region, Rendezvous,
+    SendOptions, Status, Worker,
 };
 use tieline_tag::{Arrival, Matcher, Pattern, Post};
-use transfers::{Memory, Stage, Transfer, Transfers};
+use transfers::{Memory, Stage, Transfer, Transfers, part};
 
 /// The id of the message whose header is the sender's rank.
 const HELLO: u16 = 1;
@@ -74,13 +76,10 @@ enum Kept {
     Announced(Rendezvous),
 }
 
+/// The state that handlers change. A call borrows its parts together, once.
 #[derive(Default)]
 struct State {
-    matcher: RefCell<Matcher<Kept>>,
-    /// The rank of each peer, by the peer number that this worker has assigned.
-    ranks: RefCell<Vec<Option<usize>>>,
-    /// The pending transfers, by the word with which they are posted.
-    transfers: RefCell<Transfers>,
+    matching: RefCell<Matching>,
     /// The messages to receive, in order, each with its receive.
     due: RefCell<VecDeque<(usize, Rendezvous)>>,
     failed: RefCell<Option<Error>>,
@@ -88,13 +87,22 @@ struct State {
     stirred: Cell<bool>,
 }
 
+#[derive(Default)]
+struct Matching {
+    matcher: Matcher<Kept>,
+    /// The rank of each peer, by the peer number that this worker has assigned.
+    ranks: Vec<Option<usize>>,
+    /// The pending transfers, by the word with which they are posted.
+    transfers: Transfers,
+}
+
 /// A rank of the runtime.
 pub struct Runtime {
     // The order of the fields is the order in which they are dropped.
     /// The transfers that have ended, except that a peer's device may still access their memory.
     leaving: RefCell<Vec<u64>>,
-    /// The endpoint to each rank, and the length of the longest inline message to that rank.
-    peers: RefCell<Vec<Option<(Endpoint, usize)>>>,
+    /// The ranks to which this rank has sent, by rank.
+    peers: Vec<OnceCell<Peer>>,
     worker: Worker,
     context: Context,
     job: Job,
@@ -115,7 +123,7 @@ impl Runtime {
         let state = Rc::<State>::default();
         state.listen(&worker)?;
         let addresses = job.exchange(&worker.address()?)?;
-        let peers = RefCell::new(vec![None; job.size()]);
+        let peers = (0..job.size()).map(|_| OnceCell::new()).collect();
         let (leaving, collectives) = Default::default();
         let runtime =
             Runtime { leaving, peers, worker, context, job, addresses, state, collectives };
@@ -139,7 +147,7 @@ impl Runtime {
     /// # Errors
     /// Returns an error if the rank cannot be reached.
     pub fn path(&self, rank: usize) -> Result<String, Error> {
-        Ok(self.peer(rank)?.0.path())
+        Ok(self.peer(rank)?.endpoint.path())
     }
 
     /// Returns the length of the longest inline message to this rank. Longer messages are rendezvous messages.
@@ -147,8 +155,7 @@ impl Runtime {
     /// # Errors
     /// Returns an error if the rank cannot be reached.
     pub fn eager(&self, rank: usize) -> Result<usize, Error> {
-        let _ = self.peer(rank)?;
-        self.eager_now(rank)
+        self.peer(rank)?.eager_now()
     }
 
     /// Sends bytes, which are copied. The call waits at most until the message is accepted.
@@ -182,22 +189,19 @@ impl Runtime {
     /// Returns the errors of [`Runtime::send`], and `OutOfRange`.
     pub fn send_lent(&self, to: usize, tag: u64, lent: Part<'_>) -> Result<Sending, Error> {
         check_tag(tag)?;
-        self.send_part(&self.peer(to)?.0, tag, lent)
+        self.send_part(&self.peer(to)?.endpoint, tag, lent)
     }
 
     fn send_any(&self, to: usize, tag: u64, bytes: &[u8]) -> Result<Sending, Error> {
-        let (peer, eager) = self.peer(to)?;
+        let peer = self.peer(to)?;
         // The limit may be higher once the connection is established.
-        if bytes.len() > eager && bytes.len() > self.eager_now(to)? {
+        if bytes.len() > peer.eager.get() && bytes.len() > peer.eager_now()? {
             // The library limits the memory for its own copies of long messages: a rank that sends before it receives would
             // deadlock.
-            return self.send_part(
-                &peer,
-                tag,
-                (&Rc::new(self.context.register_transient(bytes)?), 0..bytes.len()),
-            );
+            let copied = Rc::new(self.context.register_transient(bytes)?);
+            return self.send_part(&peer.endpoint, tag, (&copied, 0..bytes.len()));
         }
-        let sent = self.posted(|| peer.send(MESSAGE, tag, bytes))?;
+        let sent = self.posted(|| peer.endpoint.send(MESSAGE, tag, bytes))?;
         self.sending(&sent)
     }
 
@@ -211,12 +215,13 @@ impl Runtime {
         self.sending(&sent)
     }
 
+    #[inline]
     fn sending(&self, sent: &Outcome) -> Result<Sending, Error> {
         if sent.is_done() {
             return Ok(Sending(None));
         }
         let number = {
-            let mut transfers = self.state.transfers.borrow_mut();
+            let transfers = &mut self.state.matching.borrow_mut().transfers;
             let (number, transfer) = transfers.add();
             transfer.stage = Stage::Moving;
             number
@@ -266,25 +271,43 @@ impl Runtime {
     #[inline]
     fn receive_any(&self, pattern: Pattern, into: Option<Part<'_>>) -> Result<Receiving, Error> {
         let state = &self.state;
-        let mut transfers = state.transfers.borrow_mut();
+        let mut matching = state.matching.borrow_mut();
+        let Matching { matcher, transfers, .. } = &mut *matching;
         let (number, transfer) = transfers.add();
         if let Some((region, range)) = into {
             transfer.memory = Memory::Room((region.clone(), range));
         }
-        let message = match state.matcher.borrow_mut().post(pattern, number as u64) {
+        match matcher.post(pattern, number as u64) {
             Post::Waiting(id) => {
                 transfer.stage = Stage::Posted(id);
-                return Ok(Receiving(number));
+                Ok(Receiving(number))
             }
-            Post::Matched(message, _) => message,
-        };
-        transfer.stage = Stage::Moving;
-        drop(transfers);
+            Post::Matched(message, _) => {
+                transfer.stage = Stage::Moving;
+                drop(matching);
+                self.receive_kept(number, message)
+            }
+        }
+    }
+
+    /// Receives a message that has arrived before its receive was posted.
+    #[inline(never)] // keeps the rare case out of the posts of receives
+    fn receive_kept(
+        &self,
+        number: usize,
+        message: tieline_tag::Message<Kept>,
+    ) -> Result<Receiving, Error> {
+        let (state, mut matching) = (&self.state, self.state.matching.borrow_mut());
+        let transfers = &mut matching.transfers;
         let from = (message.source as usize, message.tag);
         match message.payload {
-            Kept::Bytes(kept) => state.got(number, from, kept.payload())?,
+            Kept::Bytes(kept) => {
+                state.stirred.set(true);
+                transfers.got(number, from, kept.payload())?;
+            }
             Kept::Announced(what) => {
-                state.announced(number, from, what)?;
+                state.announced(transfers, number, from, what)?;
+                drop(matching);
                 let _ = self.advance()?;
             }
         }
@@ -299,12 +322,24 @@ impl Runtime {
         self.waited(receiving.0)
     }
 
+    #[inline]
     fn waited(&self, number: usize) -> Result<Received, Error> {
-        let has_ended = || self.state.transfers.borrow().has_ended(number);
-        if !has_ended() {
-            self.until(|moved| moved && has_ended())?;
+        if let Some(ended) = self.state.matching.borrow_mut().transfers.take_ended(number) {
+            return ended;
         }
-        self.state.transfers.borrow_mut().take_ended(number)
+        self.waited_longer(number)
+    }
+
+    #[inline(never)] // keeps the progress loop out of the waits for what has ended
+    fn waited_longer(&self, number: usize) -> Result<Received, Error> {
+        let mut ended = None;
+        self.until(|moved| {
+            if moved {
+                ended = self.state.matching.borrow_mut().transfers.take_ended(number);
+            }
+            ended.is_some()
+        })?;
+        ended.unwrap_or_else(|| Err(Status::Invalid.into()))
     }
 
     /// Cancels a receive that has no message. If the receive has a message, returns the receive as the error.
@@ -312,10 +347,10 @@ impl Runtime {
     /// # Errors
     /// Returns the receive, for which the caller must wait.
     pub fn cancel(&self, receiving: Receiving) -> Result<(), Receiving> {
-        let mut transfers = self.state.transfers.borrow_mut();
+        let Matching { matcher, transfers, .. } = &mut *self.state.matching.borrow_mut();
         let Some(transfer) = transfers.get_mut(receiving.0) else { return Err(receiving) };
         let Stage::Posted(id) = &transfer.stage else { return Err(receiving) };
-        let _ = self.state.matcher.borrow_mut().cancel(*id);
+        let _ = matcher.cancel(*id);
         transfers.free(receiving.0);
         Ok(())
     }
@@ -332,7 +367,7 @@ impl Runtime {
     ) -> Result<Option<(usize, u64)>, Error> {
         let _ = self.worker.progress();
         let _ = self.advance()?;
-        let mut matcher = self.state.matcher.borrow_mut();
+        let matcher = &mut self.state.matching.borrow_mut().matcher;
         let found = matcher.peek(application(source, tag, ignore));
         Ok(found.map(|message| (message.source as usize, message.tag)))
     }
@@ -348,27 +383,22 @@ impl Runtime {
 
     // ---- Internals ----
 
-    /// Returns the endpoint to a rank, after the first message with this rank's number, and the length of the longest inline
-    /// message to that rank.
-    fn peer(&self, rank: usize) -> Result<(Endpoint, usize), Error> {
-        if let Some(peer) = &self.peers.borrow()[rank] {
-            return Ok(peer.clone());
-        }
-        let peer = self.worker.connect(&self.addresses[rank])?;
-        let _ = self.posted(|| peer.send(HELLO, self.rank() as u64, b""))?;
-        let eager = peer.max_message()?;
-        self.peers.borrow_mut()[rank] = Some((peer.clone(), eager));
-        Ok((peer, eager))
+    /// Returns a rank with its endpoint, over which the first message has sent this rank's number.
+    #[inline]
+    fn peer(&self, rank: usize) -> Result<&Peer, Error> {
+        self.peers[rank].get().map_or_else(|| self.first_contact(rank), Ok)
     }
 
-    fn eager_now(&self, rank: usize) -> Result<usize, Error> {
-        let mut peers = self.peers.borrow_mut();
-        let Some((peer, eager)) = &mut peers[rank] else { return Ok(0) };
-        *eager = peer.max_message()?;
-        Ok(*eager)
+    #[cold]
+    fn first_contact(&self, rank: usize) -> Result<&Peer, Error> {
+        let endpoint = self.worker.connect(&self.addresses[rank])?;
+        let _ = self.posted(|| endpoint.send(HELLO, self.rank() as u64, b""))?;
+        let eager = Cell::new(endpoint.max_message()?);
+        Ok(self.peers[rank].get_or_init(|| Peer { endpoint, eager }))
     }
 
     /// Posts an operation; makes progress and retries while the post returns `Again`.
+    #[inline]
     fn posted(
         &self,
         mut post: impl FnMut() -> Result<Outcome, PostError>,
@@ -473,25 +503,23 @@ impl Runtime {
 
 impl State {
     fn listen(self: &Rc<Self>, worker: &Worker) -> Result<(), Error> {
-        let handle = |id, handler: fn(&State, &Message<'_>) -> Result<(), Error>| {
-            let state = self.clone();
-            worker.on_message(id, move |message| {
-                if let Err(error) = handler(&state, message) {
-                    state.fail(error);
-                }
-            })
-        };
-        handle(HELLO, |state, message| {
-            let (number, mut ranks) = (message.peer().get() as usize, state.ranks.borrow_mut());
+        let state = self.clone();
+        worker.on_message(HELLO, move |message| {
+            let ranks = &mut state.matching.borrow_mut().ranks;
+            let number = message.peer().get() as usize;
             let len = ranks.len().max(number + 1);
             ranks.resize(len, None);
             ranks[number] = Some(message.header() as usize);
-            Ok(())
         })?;
-        handle(MESSAGE, State::arrived)?;
+        let state = self.clone();
+        worker.on_message(MESSAGE, move |message| {
+            if let Err(error) = state.arrived(message) {
+                state.fail(error);
+            }
+        })?;
         let state = self.clone();
         worker.on_peer_failure(move |peer, error| {
-            let rank = state.rank(peer);
+            let rank = rank(&state.matching.borrow().ranks, peer);
             let what =
                 rank.map_or("a rank has died".to_owned(), |rank| format!("rank {rank} has died"));
             state.fail(Error::new(error.status(), what, error.to_string(), "start the job again"));
@@ -507,38 +535,40 @@ impl State {
 
     /// Records that a transfer has failed, and returns the error.
     fn lost(&self, number: u64, error: Error) -> Error {
-        if let Ok(mut transfer) = self.transfer(number as usize) {
+        if let Some(transfer) = self.matching.borrow_mut().transfers.get_mut(number as usize) {
             transfer.stage = Stage::Failed(Box::new(error.clone()));
         }
         error
     }
 
-    fn rank(&self, peer: PeerId) -> Result<usize, Error> {
-        let rank = self.ranks.borrow().get(peer.get() as usize).copied().flatten();
-        rank.ok_or_else(|| Status::BadData.into())
-    }
-
+    #[inline(always)] // inlined into the handler
     fn arrived(&self, message: &Message<'_>) -> Result<(), Error> {
-        let (source, tag) = (self.rank(message.peer())?, message.header());
+        let Matching { matcher, ranks, transfers } = &mut *self.matching.borrow_mut();
+        let (source, tag) = (rank(ranks, message.peer())?, message.header());
         if let Some(announced) = message.rendezvous() {
-            let kept =
-                self.matcher.borrow_mut().arrive(source as u64, tag, announced, Kept::Announced);
+            let kept = matcher.arrive(source as u64, tag, announced, Kept::Announced);
             if let Arrival::Matched(receive, what) = kept {
-                self.announced(receive.word as usize, (source, tag), what)?;
+                self.announced(transfers, receive.word as usize, (source, tag), what)?;
             }
             return Ok(());
         }
         let keep = |message: &Message<'_>| Kept::Bytes(message.keep());
         let matched = |number: &u64, message: &Message<'_>| {
-            self.got(*number as usize, (source, tag), message.payload())
+            self.stirred.set(true);
+            transfers.got(*number as usize, (source, tag), message.payload())
         };
-        let mut matcher = self.matcher.borrow_mut();
         matcher.arrive_with(source as u64, tag, message, matched, keep).unwrap_or(Ok(()))
     }
 
     /// Queues the receive of a rendezvous message. `from` is a rank and a tag.
-    fn announced(&self, number: usize, from: (usize, u64), what: Rendezvous) -> Result<(), Error> {
-        let mut transfer = self.transfer(number)?;
+    fn announced(
+        &self,
+        transfers: &mut Transfers,
+        number: usize,
+        from: (usize, u64),
+        what: Rendezvous,
+    ) -> Result<(), Error> {
+        let transfer = transfers.get_mut(number).ok_or(Status::Invalid)?;
         (transfer.message.source, transfer.message.tag) = from;
         transfer.stage = Stage::Moving;
         self.stirred.set(true);
@@ -546,29 +576,11 @@ impl State {
         Ok(())
     }
 
-    #[inline(always)] // inlined into `arrived`
-    fn got(&self, number: usize, from: (usize, u64), payload: &[u8]) -> Result<(), Error> {
-        let transfer = &mut *self.transfer(number)?;
-        let Received { source, tag, len, bytes } = &mut transfer.message;
-        (*source, *tag, *len) = (from.0, from.1, payload.len());
-        transfer.stage = Stage::Ended;
-        self.stirred.set(true);
-        if let Memory::Room((into, range)) = std::mem::take(&mut transfer.memory) {
-            return into.write(part(&range, payload.len())?.start, payload);
-        }
-        bytes.extend_from_slice(payload);
-        Ok(())
-    }
-
     fn transfer(&self, number: usize) -> Result<RefMut<'_, Transfer>, Error> {
-        let transfers = self.transfers.borrow_mut();
-        RefMut::filter_map(transfers, |all| all.get_mut(number)).map_err(|_| Status::Invalid.into())
+        let matching = self.matching.borrow_mut();
+        let found = RefMut::filter_map(matching, |all| all.transfers.get_mut(number));
+        found.map_err(|_| Status::Invalid.into())
     }
-}
-
-fn part(room: &Range<usize>, len: usize) -> Result<Range<usize>, Error> {
-    let fits = len <= room.len();
-    fits.then_some(room.start..room.start + len).ok_or_else(|| Status::OutOfRange.into())
 }
 
 fn check_tag(tag: u64) -> Result<(), Error> {

@@ -69,27 +69,53 @@ impl Transfers {
         }
     }
 
-    #[inline]
-    pub(crate) fn has_ended(&self, number: usize) -> bool {
-        let stage = self.all.get(number).map(|one| &one.stage);
-        matches!(stage, Some(Stage::Ended | Stage::Failed(_)))
+    /// Stores a message that a receive has got. `from` is a rank and a tag.
+    #[inline(always)] // inlined into the handler
+    pub(crate) fn got(
+        &mut self,
+        number: usize,
+        from: (usize, u64),
+        payload: &[u8],
+    ) -> Result<(), Error> {
+        let transfer = self.get_mut(number).ok_or(Status::Invalid)?;
+        let Received { source, tag, len, bytes } = &mut transfer.message;
+        (*source, *tag, *len) = (from.0, from.1, payload.len());
+        transfer.stage = Stage::Ended;
+        let Memory::Room((into, range)) = &transfer.memory else {
+            bytes.extend_from_slice(payload);
+            return Ok(());
+        };
+        let written = part(range, payload.len()).and_then(|at| into.write(at.start, payload));
+        transfer.memory = Memory::None;
+        written
     }
 
-    /// Frees a transfer that has ended, and returns its message or its error.
-    #[inline(always)] // inlined into `Runtime::waited`
-    pub(crate) fn take_ended(&mut self, number: usize) -> Result<Received, Error> {
-        let transfer = self.all.get_mut(number).ok_or(Status::Invalid)?;
-        if let Stage::Ended = transfer.stage {
-            let message = std::mem::take(&mut transfer.message);
-            transfer.stage = Stage::Free;
-            self.free.push(number);
-            return Ok(message);
+    /// Frees a transfer that has ended, and returns its message or its error. `None`: it has not ended.
+    #[inline]
+    pub(crate) fn take_ended(&mut self, number: usize) -> Option<Result<Received, Error>> {
+        let transfer = self.all.get_mut(number)?;
+        if !matches!(transfer.stage, Stage::Ended) {
+            return self.take_failed(number).map(Err);
         }
-        let failure = match &mut transfer.stage {
-            Stage::Failed(error) => std::mem::replace(&mut **error, Status::Canceled.into()),
-            _ => return Err(Status::Invalid.into()),
-        };
-        self.free(number);
-        Err(failure)
+        // A transfer that has ended well has no memory any more.
+        transfer.stage = Stage::Free;
+        let Received { source, tag, len, bytes } = &mut transfer.message;
+        let (source, tag, len, bytes) = (*source, *tag, *len, std::mem::take(bytes));
+        self.free.push(number);
+        Some(Ok(Received { source, tag, len, bytes }))
     }
+
+    #[cold]
+    fn take_failed(&mut self, number: usize) -> Option<Error> {
+        let Stage::Failed(error) = &mut self.all.get_mut(number)?.stage else { return None };
+        let error = std::mem::replace(&mut **error, Status::Canceled.into());
+        self.free(number);
+        Some(error)
+    }
+}
+
+/// Returns the part of a range that a message takes.
+pub(crate) fn part(room: &Range<usize>, len: usize) -> Result<Range<usize>, Error> {
+    let fits = len <= room.len();
+    fits.then_some(room.start..room.start + len).ok_or_else(|| Status::OutOfRange.into())
 }

@@ -26,7 +26,7 @@ impl Runtime {
         let mine = self.context.alloc(LOCK + len)?;
         let keys = self.allgather(&mine.remote_key()?)?;
         let import = |(rank, key): (usize, &Vec<u8>)| -> Result<_, Error> {
-            let (peer, _) = self.peer(rank)?;
+            let peer = self.peer(rank)?.endpoint.clone();
             let key = peer.import_key(key)?;
             Ok((peer, key))
         };
