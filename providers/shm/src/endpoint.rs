@@ -39,7 +39,8 @@ impl Endpoint for RingEndpoint {
 
     #[inline]
     fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
-        self.channel.send(id, header, payload)
+        // The caller has tried `am_short_at_once`.
+        self.channel.send_at_length(id, header, payload)
     }
 
     const SENDS_AT_ONCE: bool = true;

@@ -196,8 +196,15 @@ impl SendChannel {
         self.send_slow(id, header, payload)
     }
 
+    /// Sends a payload without the short form, out of line.
     #[inline(never)]
     fn send_slow(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
+        self.send_at_length(id, header, payload)
+    }
+
+    /// Sends a payload without the short form.
+    #[inline(always)]
+    pub(crate) fn send_at_length(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
         if payload.len() > INLINE {
             return match self.send_again(id, header, payload) {
                 true => Ok(Posting::Done),
