@@ -42,11 +42,8 @@ pub(crate) struct Told {
     pub(crate) failed: Vec<(u64, Status, String)>,
 }
 
-/// Polls an interface once, as the core does, and appends its events to `told`.
+/// Polls an interface once and appends its events to `told`.
 pub(crate) fn poll(interface: &VerbsInterface, told: &mut Told) -> usize {
-    if VerbsInterface::POLLS_QUIETLY && interface.poll_quietly() {
-        return 0;
-    }
     let mut room = [const { MaybeUninit::<Event>::uninit() }; 16];
     let mut events = Events::new(&mut room);
     interface.poll(&mut events).unwrap();
