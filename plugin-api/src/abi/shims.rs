@@ -10,6 +10,8 @@ mod endpoint;
 mod interface;
 mod provider;
 #[cfg(test)]
+mod short_tests;
+#[cfg(test)]
 mod tests;
 
 pub use provider::entry;

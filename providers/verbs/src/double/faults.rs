@@ -1,6 +1,24 @@
 //! Injected faults of the device double.
 
+use core::cell::Cell;
 use core::ffi::{c_int, c_uint};
+
+type Handler = Box<dyn FnOnce()>;
+
+thread_local! {
+    static INTERRUPTS: Cell<Option<Handler>> = const { Cell::new(None) };
+}
+
+/// Runs `handler` in the middle of the next poll of a completion queue, as a signal handler would run.
+pub(crate) fn interrupt_poll(handler: impl FnOnce() + 'static) {
+    INTERRUPTS.set(Some(Box::new(handler)));
+}
+
+pub(super) fn be_interrupted() {
+    if let Some(handler) = INTERRUPTS.take() {
+        handler();
+    }
+}
 
 /// Injected faults of the device double.
 #[derive(Clone, Debug, Default)]

@@ -4,7 +4,7 @@ pub(crate) mod clock;
 mod host {
     pub(crate) mod sys;
 }
-mod faults;
+pub(crate) mod faults;
 pub(crate) mod nature;
 mod posts {
     pub(super) mod sys;

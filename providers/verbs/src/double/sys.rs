@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code)]
 
+use super::faults::be_interrupted;
 pub(crate) use super::host::sys::host;
 use super::posts::sys::{post_recv, post_send, post_srq_recv};
 use super::world::{Area, IBV_QPS_SQE, Pair, world};
@@ -510,6 +511,7 @@ unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
 }
 
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, out: *mut ibv_wc) -> c_int {
+    be_interrupted();
     world(|world| {
         world.counts.looks += 1;
         if world.faults.polls_fail {

@@ -3,9 +3,12 @@
 
 use crate::abi::*;
 use crate::double::clock::pass;
-use crate::double::world::{announce, fault, pairs};
+use crate::double::faults::interrupt_poll;
+use crate::double::world::{announce, counts, fault, pairs};
 use crate::double::{Side, connect, side, side_of, sys};
 use crate::{RC, UD};
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 use tieline_plugin_api::{Endpoint, Interface, Packer, Posting, Status};
 
@@ -132,4 +135,28 @@ fn message_posted_within_another_call_finds_no_room() {
     drop(call);
     assert_eq!(at_a.am_short(1, 8, b"after"), Ok(Posting::Done));
     assert_eq!(arrived(&mut b), [8]);
+}
+
+/// The device's library may hold the lock of the completion queue while a signal handler calls `exit`.
+#[test]
+fn exit_in_the_middle_of_a_poll_calls_the_device_no_more() {
+    let (mut a, mut b) = (side(&[]), side(&[]));
+    let (at_a, _at_b) = connect(&mut a, &mut b);
+    while !a.interface.poll_quietly() {
+        a.poll();
+    }
+    let a = Rc::new(a);
+    let found = Rc::new(RefCell::new(None));
+    let (inside, finds) = (a.clone(), found.clone());
+    interrupt_poll(move || {
+        let before = counts().looks;
+        let posted = at_a.am_short(1, 7, b"inside");
+        inside.interface.leave();
+        drop(at_a);
+        *finds.borrow_mut() = Some((posted, counts().looks - before));
+    });
+    assert!(a.interface.poll_quietly());
+    assert_eq!(found.take(), Some((Err(Status::Again), 0)));
+    // The peer gets no goodbye.
+    assert!(arrived(&mut b).is_empty() && b.told.failed.is_empty());
 }

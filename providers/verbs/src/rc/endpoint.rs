@@ -27,7 +27,8 @@ pub struct RcEndpoint {
 
 impl Drop for RcEndpoint {
     fn drop(&mut self) {
-        if let Ok(mut state) = self.state.try_borrow_mut() {
+        let state = self.state.try_borrow_mut();
+        if let Some(mut state) = state.ok().filter(|state| !state.quiet.is_reading()) {
             state.close(self.slot);
         }
     }
@@ -68,6 +69,9 @@ impl RcEndpoint {
     pub(crate) fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
         // The state is already borrowed if a signal handler that calls `exit` has interrupted another call.
         let state = &mut *self.state.try_borrow_mut().map_err(|_| Status::Again)?;
+        if state.quiet.is_reading() {
+            return Err(Status::Again);
+        }
         let connection = connection!(state, self.slot);
         connection.may_send()?;
         let (head, credits) = head(connection, id, header);

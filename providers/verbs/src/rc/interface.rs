@@ -64,6 +64,9 @@ impl RcInterface {
     }
 
     pub(crate) fn leave(&self) {
+        if self.quiet.is_reading() {
+            return;
+        }
         if let Ok(mut state) = self.state.try_borrow_mut() {
             state.leave();
         }

@@ -79,8 +79,8 @@ impl State {
 
     /// Fetches a batch of completions. Returns whether there was any.
     pub(super) fn fetch(&mut self, events: Option<&mut Events<'_>>) -> bool {
-        if self.quiet.is_processing() {
-            // This call is nested in the processing of a batch. The outer call reports the earlier completions.
+        if self.quiet.is_in_use() {
+            // This call is nested in a poll, or in the processing of a batch. The outer call reports the earlier completions.
             return false;
         }
         // Before the first connection, nothing is posted to the device.
@@ -506,7 +506,7 @@ impl State {
             }
         }
         // Time without polls counts, too: the acknowledgement may be in the queue, unread.
-        if late.is_empty() || self.quiet.is_processing() {
+        if late.is_empty() || self.quiet.is_in_use() {
             return;
         }
         let _ = self.catch_up(events.as_deref_mut());
