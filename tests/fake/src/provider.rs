@@ -281,7 +281,7 @@ impl Interface for FakeInterface {
     }
 
     fn watch(&self) -> Option<&Watch> {
-        Some(&self.watch)
+        self.world.state().lanes[self.lane].lists.then_some(&self.watch)
     }
 
     fn hang_up(&self, peer: u64) -> Result<(), Status> {

@@ -69,6 +69,9 @@ pub struct Lane {
     /// Whether `arm` reports that there is nothing to poll. If this is false, `arm` reports that the interface does not support
     /// sleeping.
     pub sleeps: bool,
+    /// Whether interfaces have a list of words, which may be empty. The core polls the only active interface without a list by one
+    /// call.
+    pub lists: bool,
 }
 
 impl Lane {
@@ -102,6 +105,7 @@ impl Lane {
             to_endpoint: false,
             connects: false,
             sleeps: false,
+            lists: false,
         }
     }
 
@@ -138,6 +142,12 @@ impl Lane {
     #[must_use]
     pub fn sleeping(self) -> Lane {
         Lane { sleeps: true, ..self }
+    }
+
+    /// Gives the lane's interfaces lists of words, which are empty at first.
+    #[must_use]
+    pub fn listing(self) -> Lane {
+        Lane { lists: true, ..self }
     }
 
     /// Returns the stated costs: the same for all classes, except for small puts and gets.

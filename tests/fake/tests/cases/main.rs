@@ -1,5 +1,6 @@
 //! The cases of the fake provider: lying peers, failing providers, slow lanes, and rules of the interface.
 
+mod alone;
 mod announced;
 mod bounds;
 mod circuits;

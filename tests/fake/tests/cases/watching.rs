@@ -14,7 +14,8 @@ const AT_INTERVAL: u64 = 2;
 
 /// Makes a stage on which both workers have polled their interfaces for so long that polls at intervals are rare.
 fn quiet(lanes: Vec<Lane>) -> Stage {
-    let stage = Stage::new(lanes);
+    let listing = lanes.into_iter().map(Lane::listing).collect();
+    let stage = Stage::new(listing);
     for _ in 0..40 {
         stage.settle();
     }
