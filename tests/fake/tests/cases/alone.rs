@@ -108,7 +108,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn queued_operation_is_attempted_by_every_call_beside_interface_polled_alone() {
+    fn queued_operation_is_attempted_by_every_call_beside_one_polled_alone() {
         let stage = quiet(vec![Lane::messages("am")]);
         stage.world.rule(Rule::every(Slot::Short, Act::Refuse(Status::Again)));
         let sent = pending(stage.ab.send(9, 1, b""));
