@@ -27,8 +27,7 @@ pub struct RcEndpoint {
 
 impl Drop for RcEndpoint {
     fn drop(&mut self) {
-        let state = self.state.try_borrow_mut();
-        if let Some(mut state) = state.ok().filter(|state| !state.quiet.is_reading()) {
+        if let Some(mut state) = State::if_free(&self.state) {
             state.close(self.slot);
         }
     }
@@ -67,11 +66,7 @@ impl RcEndpoint {
 
     #[inline]
     pub(crate) fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
-        // The state is already borrowed if a signal handler that calls `exit` has interrupted another call.
-        let state = &mut *self.state.try_borrow_mut().map_err(|_| Status::Again)?;
-        if state.quiet.is_reading() {
-            return Err(Status::Again);
-        }
+        let state = &mut *State::if_free(&self.state).ok_or(Status::Again)?;
         let connection = connection!(state, self.slot);
         connection.may_send()?;
         let (head, credits) = head(connection, id, header);

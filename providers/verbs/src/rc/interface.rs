@@ -64,10 +64,7 @@ impl RcInterface {
     }
 
     pub(crate) fn leave(&self) {
-        if self.quiet.is_reading() {
-            return;
-        }
-        if let Ok(mut state) = self.state.try_borrow_mut() {
+        if let Some(mut state) = State::if_free(&self.state) {
             state.leave();
         }
     }

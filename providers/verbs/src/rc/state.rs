@@ -20,6 +20,7 @@ use crate::shared::DomainState;
 use crate::sys::{Cq, QuietPolls, WC_BATCH, Wc};
 use crate::wake::{Sleep, sys::random};
 use core::time::Duration;
+use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 #[cfg(not(test))]
@@ -101,6 +102,12 @@ pub(crate) fn fits(ours: u32, theirs: u32) -> Result<(), Failure> {
 }
 
 impl State {
+    /// Borrows the state. `None`: a signal handler that calls `exit` has interrupted another call.
+    #[inline(always)]
+    pub(super) fn if_free(state: &RefCell<State>) -> Option<RefMut<'_, State>> {
+        state.try_borrow_mut().ok().filter(|state| !state.quiet.is_reading())
+    }
+
     /// Makes only the parts for the address and the wake-up. [`State::open_queues`] makes the device's queues at the first
     /// connection.
     pub(crate) fn new(domain: Arc<DomainState>) -> Result<State, Failure> {
