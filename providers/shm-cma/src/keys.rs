@@ -100,6 +100,8 @@ impl Registration {
         entry.len.store(len, Ordering::Relaxed);
         entry.access.store(access, Ordering::Relaxed);
         entry.at.store(at, Ordering::Relaxed);
+        // A peer reads the entry by a system call, and compares all words. A mix of two registrations therefore matches no key; the
+        // order only lets the peer of a key that has just been sent find it whole.
         entry.generation.store(generation, Ordering::Release);
         let mut image = [0; IMAGE_LEN];
         for (bytes, field) in image.chunks_exact_mut(8).zip(fields) {
@@ -110,6 +112,8 @@ impl Registration {
 
     /// Invalidates all keys of this registration. Returns whether an access that passed the check is still in progress.
     pub(crate) fn revoke(&self) -> Revoked {
+        // The counterpart is the check of an announced access. `is_inside` has the fence between the two sides (`order.rs` in
+        // `memory-file`).
         let before = self.entry.generation.swap(0, Ordering::SeqCst);
         let Some(all) = &self.announcements else { return Revoked::Quiet };
         if before != 0 {
@@ -140,6 +144,7 @@ impl Drop for Registration {
         if let Some(all) = self.announcements.as_ref().filter(|_| before != 0) {
             all.count_revocation();
         }
+        // The words of the entry's next registration follow the end of this one.
         fence(Ordering::SeqCst);
         for field in [&self.entry.len, &self.entry.access, &self.entry.base] {
             field.store(0, Ordering::Relaxed);

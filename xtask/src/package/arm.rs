@@ -4,7 +4,7 @@
 //! speed or devices: see the litmus tests (`tests/testing/src/litmus.rs`).
 
 use super::roots::{self, Processor};
-use super::test::{Given, all_inside, step, steps_inside};
+use super::test::{Given, all_inside, lint, step, steps_inside};
 use super::{cross, emulated};
 use crate::check::Count;
 use crate::sh::{Outcome, make_folder, root, target};
@@ -123,13 +123,13 @@ pub(super) fn test(is_made: bool, parts: &[&str]) -> Outcome<Count> {
     Ok(total)
 }
 
-/// Runs the steps of all packages in an emulated root.
+/// Lints the packages, and runs the steps of all packages in an emulated root.
 fn steps(emulator: &Path) -> Count {
     let given = [
         (cross::packages(ARCHITECTURE), "packages", &["deb"][..]),
         (cross::next(ARCHITECTURE), "next", &["deb"]),
     ];
-    let mut total = Count::default();
+    let mut total: Count = lint(ARCHITECTURE, &cross::packages(ARCHITECTURE)).into();
     for steps in ["", "arm64"] {
         let more = "python3-dev,procps";
         let emulated = roots::root("trixie", more, Processor::Emulated(emulator));

@@ -140,9 +140,11 @@ pub(crate) fn crate_for_providers(folder: &Path) -> Outcome {
     let name = concat!("package/tieline-plugin-api-", env!("CARGO_PKG_VERSION"), ".crate");
     let place = folder.join("usr/share/tieline/plugin-api");
     make_folder(&place)?;
+    // Some versions of cargo date a file of the crate to 1970. The files get the present time, which packages replace by that of
+    // their change log.
     let mut tar = command(
         "tar",
-        &["--extract", "--gzip", "--strip-components=1", "--no-same-owner", "--file"],
+        &["--extract", "--gzip", "--strip-components=1", "--no-same-owner", "--touch", "--file"],
     );
     let _ = capture(tar.arg(made.join(name)).arg("--directory").arg(&place))?;
     for file in build::files(&place)? {

@@ -103,6 +103,16 @@ fn all_outside(place: &str, kind: &str) -> Outcome<Count> {
     Ok(each(place, &scripts, |name| outside(kind, name)))
 }
 
+/// Lints packages that another root has made.
+pub(super) fn lint(place: &str, packages: &Path) -> Outcome<Count> {
+    let scripts = files_of(&root().join("packaging/test/deb/other"), "sh")?;
+    Ok(each(place, &scripts, |name| {
+        let mut bash = outside("deb/other", name);
+        let _ = bash.env("DEBS", packages);
+        bash
+    }))
+}
+
 /// Files of directories, selected by their endings, and the directories of a root to which they are copied.
 pub(super) type Given<'a> = (PathBuf, &'a str, &'a [&'a str]);
 
@@ -392,6 +402,7 @@ mod tests {
         let mut scripts = files_of(&folder, "sh").unwrap();
         for more in [
             "deb",
+            "deb/other",
             "rpm",
             "source",
             "source/outside",
