@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use tieline_plugin_api::{Endpoint, Interface, event};
+use tieline_plugin_api::{Endpoint, Interface, Status, event};
 
 use crate::channel::{self, KNOWS_SPREAD, kind};
 use crate::config::Settings;
@@ -50,6 +50,20 @@ fn receiver_reads_the_slots_in_the_order_that_the_sender_notes() {
             positions.clone().for_each(|n| write(&hostile, fast, n, kind::INLINE, n));
             assert_eq!(headers(&interface), Vec::from_iter(positions), "lap {lap} of {fast:?}");
         }
+    }
+}
+
+#[test]
+fn peer_that_notes_an_unknown_order_is_hung_up_on() {
+    for (order, is_known) in [(0, true), (1, true), (2, false), (u64::MAX, false)] {
+        let interface = open(Settings::defaults());
+        let hostile = greet(&interface);
+        while poll(&interface).is_empty() {}
+        write(&hostile, channel::COLD, 0, kind::WANT_FAST, KNOWS_SPREAD | 1);
+        write(&hostile, channel::COLD, 1, kind::SWITCH, order);
+        let events = (0..4).flat_map(|_| poll(&interface));
+        let left = events.filter(|e| (e.0, e.2) == (event::PEER_LEFT, Status::BadData as i32));
+        assert_eq!(left.count(), usize::from(!is_known), "order {order}");
     }
 }
 

@@ -1,5 +1,4 @@
-//! What this crate knows about processors: the barrier that the kernel executes on all of them. The orderings of accesses are in
-//! `order.rs`.
+//! The barrier that the kernel executes on all processors. The orderings of accesses are in `order.rs`.
 #![allow(unsafe_code)] // membarrier is a system call
 
 use std::sync::OnceLock;
