@@ -25,7 +25,7 @@ use crate::{Error, Status};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tieline_plugin_api::process::Mark;
 
 /// The first pause between two attempts to connect; the pauses double.
@@ -100,8 +100,9 @@ impl Bootstrap {
             _ => "rank 0, which serves the bootstrap,",
         };
         let mut next_pause = FIRST_PAUSE;
+        let mut silence = handshake::SILENCE;
         loop {
-            let (why, pause) = match self.try_once(deadline) {
+            let (why, pause) = match self.try_for(&mut silence, deadline) {
                 Ok(stream) => return Link::open(stream, hello, server, deadline),
                 Err(NotYet::Never(error)) => return Err(error),
                 Err(NotYet::TurnedAway(why)) => (why, pause_without_room()),
@@ -123,7 +124,17 @@ impl Bootstrap {
         }
     }
 
-    fn try_once(&self, deadline: &Deadline) -> Result<Stream, NotYet> {
+    /// Tries once, and doubles the time limit of a handshake if the attempt used it up.
+    fn try_for(&self, silence: &mut Duration, deadline: &Deadline) -> Result<Stream, NotYet> {
+        let begun = Instant::now();
+        let tried = self.try_once(deadline, *silence);
+        if begun.elapsed() >= *silence {
+            *silence *= 2;
+        }
+        tried
+    }
+
+    fn try_once(&self, deadline: &Deadline, silence: Duration) -> Result<Stream, NotYet> {
         let mut why = String::new();
         let mut turned_away = false;
         let timeout = || deadline.left().unwrap_or(Duration::from_millis(1)).min(ONE_TRY);
@@ -144,7 +155,7 @@ impl Bootstrap {
                 Ok(stream) if is_own_echo(&stream) => why = "nobody listens there yet".into(),
                 Ok(stream) => {
                     tieline_net::tune(&stream, SILENCE);
-                    match handshake::enter(&stream, &self.secret, deadline) {
+                    match handshake::enter(&stream, &self.secret, deadline, silence) {
                         Ok(()) => return Ok(Stream::Tcp(stream)),
                         Err(NotYet::Later(text)) => why = text,
                         Err(NotYet::TurnedAway(text)) => (why, turned_away) = (text, true),
@@ -418,5 +429,22 @@ mod tests {
         );
         let words = "TIELINE_BOOTSTRAP is a:1, where other hosts reach it (10.0.0.1), and there is no secret";
         assert_eq!(reaches("10.0.0.1", ""), words);
+    }
+
+    #[test]
+    fn silent_listener_gets_more_time_in_each_attempt_and_an_absent_one_does_not() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let bootstrap = made(&listener.local_addr().unwrap().to_string(), "s").unwrap();
+        let deadline = Deadline::new(Duration::from_secs(100));
+        let mut silence = Duration::from_millis(10);
+        for _ in 0..3 {
+            let tried = bootstrap.try_for(&mut silence, &deadline);
+            assert!(matches!(tried, Err(NotYet::Later(why)) if why.contains("says nothing")));
+        }
+        assert_eq!(silence, Duration::from_millis(80));
+        drop(listener);
+        silence = Duration::from_secs(50);
+        assert!(bootstrap.try_for(&mut silence, &deadline).is_err());
+        assert_eq!(silence, Duration::from_secs(50));
     }
 }

@@ -74,14 +74,17 @@ fn six_hundred_ranks_join_together_from_one_address() {
     let mut server = Server::new(SIZE, "j").unwrap();
     server.listen_tcp(listener, SECRET).unwrap();
     let joined = |rank| {
+        let begun = Instant::now();
         let secret = || Ok(SECRET.to_vec());
         let place = Bootstrap::new(at.clone(), "TIELINE_BOOTSTRAP", &secret).unwrap();
         let deadline = Deadline::new(PATIENCE);
         let link = place.join(host::hello(rank, SIZE, "j"), &deadline).unwrap();
+        let took = begun.elapsed();
         let all = link.allgather(&rank.to_le_bytes(), &deadline).unwrap();
         assert_eq!(all.len(), SIZE);
+        took
     };
-    std::thread::scope(|scope| {
+    let longest = std::thread::scope(|scope| {
         let joined = &joined;
         let ranks: Vec<_> = (0..SIZE)
             .map(|rank| {
@@ -92,7 +95,10 @@ fn six_hundred_ranks_join_together_from_one_address() {
         while !ranks.iter().all(|rank| rank.is_finished()) {
             server.turn(&[], Some(Duration::from_millis(10))).unwrap();
         }
-        ranks.into_iter().for_each(|rank| rank.join().unwrap());
+        ranks.into_iter().map(|rank| rank.join().unwrap()).max()
     });
-    assert_eq!(server.turned_away(), 0);
+    // On a slow processor, ranks whose handshake took too long connect again. Their earlier connections then make room.
+    if longest < Some(super::handshake::SILENCE) {
+        assert_eq!(server.turned_away(), 0);
+    }
 }

@@ -15,8 +15,9 @@ const PURPOSE: u8 = 16;
 /// The fixed cookie of the exchange, whose address is known before the exchange exists.
 const COOKIE: [u8; 16] = *b"tieline exchange";
 
-/// The time limit of the dialler for the whole handshake.
-const SILENCE: Duration = Duration::from_secs(5);
+/// The time limit of the dialler for its first handshake. A listener may be slow because hundreds of ranks connect to one
+/// processor, so a limit that was used up is doubled for the next handshake.
+pub(super) const SILENCE: Duration = Duration::from_secs(5);
 
 /// The server's side of a handshake.
 pub(super) struct Handshake {
@@ -93,11 +94,13 @@ impl NotYet {
     }
 }
 
-/// Proves to the listener that this process knows the secret, and checks that the listener knows the secret.
+/// Proves to the listener that this process knows the secret, and checks that the listener knows the secret. `silence`: the time
+/// limit for the whole handshake.
 pub(super) fn enter(
     mut stream: &TcpStream,
     secret: &[u8],
     deadline: &Deadline,
+    silence: Duration,
 ) -> Result<(), NotYet> {
     let later = |text: &str| NotYet::Later(text.to_owned());
     let turned_away = |text: &str| NotYet::TurnedAway(text.to_owned());
@@ -105,7 +108,7 @@ pub(super) fn enter(
     let nonce = nonce().map_err(NotYet::Later)?;
     let mut dialler = Dialler::new(Key::derive(secret, &COOKIE), &hello, nonce);
     let mut buffer = [0; 256];
-    let patience = Deadline::new(deadline.left().unwrap_or_default().min(SILENCE));
+    let patience = Deadline::new(deadline.left().unwrap_or_default().min(silence));
     loop {
         let left = patience.left().ok_or_else(|| later("what listens there says nothing"))?;
         let timeouts = stream.set_write_timeout(Some(left));
