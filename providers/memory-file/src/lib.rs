@@ -9,6 +9,7 @@
 //! * [`Facts`] identify the process of an address.
 //! * [`Held`] sums up the memory of peers' files that the endpoints of an interface hold. [`Process`] tells whether a process is
 //!   alive.
+//! * [`whole_pages`] rounds a range to the kernel's pages, whose size is [`page_size`].
 //! * [`Piece`] and [`Cursor`] cut lists of pieces to the limits of one system call.
 //! * [`Registrations`] and [`PeerRegistrations`] publish the live regions of an owner, in a file that only the owner writes.
 //!
@@ -47,5 +48,6 @@ pub use pieces::Cursor;
 pub use registrations::{PeerRegistrations, Place, Registrations, WORDS};
 pub use sys::{
     Mapping, PAGE, Process, SEAL_WRITERS, backed_len, copy, is_write_sealed, map_peer,
-    map_peer_control, memory_file, own_pid, random, reserve, seal, sealed_len,
+    map_peer_control, memory_file, own_pid, page_size, random, reserve, seal, sealed_len,
+    whole_pages,
 };

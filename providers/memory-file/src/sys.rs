@@ -5,6 +5,7 @@
 
 use std::ffi::CStr;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -348,7 +349,9 @@ impl Mapping {
         }
         let advice = if self.writable { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
         // An address that is not at the start of a page causes EINVAL, which is also the error of a kernel without the call.
-        let (offset, len) = around(offset, len, kernel_page());
+        let pages = whole_pages(offset as u64, len as u64, page_size());
+        let Range { start, end } = pages.ok_or(Status::Invalid)?;
+        let (offset, len) = (start as usize, (end - start) as usize);
         // SAFETY: the pages lie in the mapping, if only partly: the mapping ends with a page of the kernel.
         let done = unsafe { libc::madvise(self.at.as_ptr().add(offset).cast(), len, advice) };
         let error = last();
@@ -360,17 +363,19 @@ impl Mapping {
     }
 }
 
-/// Returns the size of the pages that the kernel maps: 16 or 64 KiB on some processors.
-fn kernel_page() -> usize {
+/// Returns the size of the kernel's pages in bytes: 4096, on 64-bit Arm also 16384 or 65536.
+#[must_use]
+pub fn page_size() -> u64 {
     // SAFETY: the call takes a number and cannot fail for this one.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(PAGE)
+    u64::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(PAGE as u64)
 }
 
-/// Returns the offset and length of the whole pages of this size that contain a range.
-fn around(offset: usize, len: usize, page: usize) -> (usize, usize) {
-    let start = offset / page * page;
-    (start, (offset + len).next_multiple_of(page) - start)
+/// Returns the whole pages of this size that contain a range; `None` if they reach beyond the address space.
+#[must_use]
+pub fn whole_pages(start: u64, len: u64, page: u64) -> Option<Range<u64>> {
+    let end = start.checked_add(len)?.checked_next_multiple_of(page)?;
+    Some(start / page * page..end)
 }
 
 impl Drop for Mapping {

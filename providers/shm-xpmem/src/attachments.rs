@@ -9,10 +9,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use tieline_memory_file::Nonce;
+use tieline_memory_file::{Nonce, whole_pages};
 use tieline_plugin_api::process::Mark;
 
 use crate::card;
@@ -94,7 +95,7 @@ pub(crate) struct Where {
 impl Where {
     /// Checks whether the registration's segment covers nothing else, and ends with the registration.
     pub(crate) fn is_all_of_its_segment(&self, page: u64) -> bool {
-        self.segment_start == self.pages(page).0
+        self.segment_start == self.pages(page).start
     }
 
     /// Returns the window that contains an address of the registration.
@@ -103,10 +104,10 @@ impl Where {
         Window { owner, generation, number: address / len, len }
     }
 
-    /// Returns the start and end of the registration's pages.
-    fn pages(&self, page: u64) -> (u64, u64) {
-        let end = (self.base + self.len).checked_next_multiple_of(page);
-        (self.base / page * page, end.unwrap_or(u64::MAX / page * page))
+    /// Returns the registration's pages. At the end of the address space, the last page is missing.
+    fn pages(&self, page: u64) -> Range<u64> {
+        let last = self.base / page * page..u64::MAX / page * page;
+        whole_pages(self.base, self.len, page).unwrap_or(last)
     }
 }
 
@@ -268,7 +269,7 @@ impl Attachments {
             self.touch(found);
             return Ok(found.clone());
         }
-        let (first, end) = place.pages(self.settings.page);
+        let Range { start: first, end } = place.pages(self.settings.page);
         let start = (window.number * window.len).max(first);
         let next = window.number.checked_add(1).and_then(|next| next.checked_mul(window.len));
         let end = next.map_or(end, |next| next.min(end));
@@ -286,7 +287,7 @@ impl Attachments {
 
     /// Attaches a whole registration, for its key.
     pub(crate) fn attach_whole(self: &Arc<Attachments>, place: Where) -> Result<Whole, Errno> {
-        let (start, end) = place.pages(self.settings.page);
+        let Range { start, end } = place.pages(self.settings.page);
         let len = end.checked_sub(start).filter(|len| *len > 0).ok_or(libc::EINVAL)?;
         let mut state = self.state();
         // The test comes before any eviction: evicting windows cannot free the room of whole registrations.

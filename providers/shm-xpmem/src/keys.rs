@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use tieline_memory_file::{Nonce, PeerRegistrations, Place};
+use tieline_memory_file::{Nonce, PeerRegistrations, Place, whole_pages};
 use tieline_plugin_api::{Failure, Revoked, Status};
 use tieline_single_copy::{Keys, Shared, is_inside, rejected, system};
 
@@ -68,9 +68,7 @@ impl Owner {
     }
 
     fn segment_of(&self, base: u64, len: u64) -> Result<Named, Failure> {
-        let page = self.settings.page;
-        let start = base / page * page;
-        let end = (base + len).checked_next_multiple_of(page).ok_or_else(|| {
+        let pages = whole_pages(base, len, self.settings.page).ok_or_else(|| {
             let text = format!("{len} bytes at {base:#x} are beyond the address space");
             Failure::new(Status::Invalid, text)
         })?;
@@ -82,9 +80,9 @@ impl Owner {
             return Err(Failure::new(Status::Unsupported, text));
         }
         if self.few.fetch_add(1, Ordering::Relaxed) < self.settings.segments {
-            let made = self.lease.kernel.make(start, end - start);
+            let made = self.lease.kernel.make(pages.start, pages.end - pages.start);
             match made {
-                Ok(segment) => return Ok(Named { segment, start, own: true }),
+                Ok(segment) => return Ok(Named { segment, start: pages.start, own: true }),
                 // The module has no segment number left. The shared segment may already have a number.
                 Err(libc::EBUSY) => {}
                 Err(errno) => {

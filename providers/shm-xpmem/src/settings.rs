@@ -2,10 +2,9 @@
 
 use std::fs;
 
+use tieline_memory_file::page_size;
 use tieline_plugin_api::config::Value;
 use tieline_plugin_api::{ConfigDoc, Failure, Status};
-
-use crate::sys;
 
 /// The variables that this provider declares.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[
@@ -80,7 +79,7 @@ impl Settings {
             let why = format!("TIELINE_SHM_XPMEM_WINDOW={} is not a power of two", window.text);
             return Err(Failure::new(Status::Invalid, why));
         }
-        let page = sys::page_size();
+        let page = page_size();
         let attachments = match value("TIELINE_SHM_XPMEM_ATTACHMENTS").number {
             0 => tenth_of_mappings(fs::read_to_string("/proc/sys/vm/max_map_count").ok()),
             number => number,
@@ -164,7 +163,7 @@ mod tests {
             };
             Settings::of(value).unwrap().window
         };
-        let page = sys::page_size();
+        let page = page_size();
         assert_eq!(set("100k", "2m"), page.max(64 << 10));
         assert_eq!(set("2m", "2m"), 2 << 20);
         assert_eq!(set("3m", "1m"), 1 << 20);
@@ -176,7 +175,7 @@ mod tests {
         let window = |text| Settings::of(|name| name.ends_with("WINDOW").then_some(text));
         assert!(window("3m").unwrap_err().text.contains("TIELINE_SHM_XPMEM_WINDOW=3m"));
         assert!(window("2k").is_err() && window("2g").is_err());
-        assert_eq!(window("4k").unwrap().window, sys::page_size().max(4096));
-        assert_eq!(window("64k").unwrap().window, sys::page_size().max(64 << 10));
+        assert_eq!(window("4k").unwrap().window, page_size().max(4096));
+        assert_eq!(window("64k").unwrap().window, page_size().max(64 << 10));
     }
 }

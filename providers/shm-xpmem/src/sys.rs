@@ -417,12 +417,5 @@ impl Drop for Torn {
     }
 }
 
-/// Returns the size of a page of memory.
-pub(crate) fn page_size() -> u64 {
-    // SAFETY: the call takes a number and cannot fail for this one.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    u64::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
-}
-
 #[cfg(test)]
 mod tests;

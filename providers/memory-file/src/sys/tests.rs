@@ -110,12 +110,15 @@ fn the_file_system_of_a_descriptor_without_seals_is_asked_nothing() {
 }
 
 #[test]
-fn populated_range_is_rounded_to_kernel_pages_of_any_size() {
-    assert_eq!(around(2 * PAGE, PAGE, 4096), (2 * PAGE, PAGE));
-    assert_eq!(around(2 * PAGE, PAGE, 16384), (0, 16384));
-    assert_eq!(around(3 * PAGE, 2 * PAGE, 16384), (0, 32768));
-    assert_eq!(around(65536 + PAGE, PAGE, 65536), (65536, 65536));
-    assert_eq!(around(0, 5, kernel_page()), (0, kernel_page()));
+fn range_is_rounded_to_kernel_pages_of_any_size() {
+    assert_eq!(whole_pages(0x2000, 0x1000, 4096), Some(0x2000..0x3000));
+    assert_eq!(whole_pages(0x2000, 0x1000, 16384), Some(0..16384));
+    assert_eq!(whole_pages(0x3000, 0x2000, 16384), Some(0..32768));
+    assert_eq!(whole_pages(0x11000, 0x1000, 65536), Some(0x10000..0x20000));
+    assert_eq!(whole_pages(0, 5, page_size()), Some(0..page_size()));
+    assert_eq!(whole_pages(u64::MAX - 0x8000, 1, 4096), Some(u64::MAX - 0x8fff..u64::MAX - 0x7fff));
+    assert_eq!(whole_pages(u64::MAX - 0x8000, 1, 65536), None, "the last page");
+    assert_eq!(whole_pages(u64::MAX, 2, 4096), None);
 }
 
 #[test]

@@ -5,7 +5,10 @@
 #![allow(unsafe_code)]
 
 use std::io::Error;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use tieline_memory_file::{page_size, whole_pages};
 
 /// A system error number.
 pub(super) type Errno = i32;
@@ -106,9 +109,7 @@ fn answer(returned: libc::c_long) -> Result<libc::c_long, Errno> {
 
 /// Gives this process pages of its own in the range, as a store to each page would.
 pub(super) fn populate(base: u64, len: u64) -> Result<(), Errno> {
-    let page = page_size();
-    let start = base & !(page - 1);
-    let end = base.saturating_add(len).checked_next_multiple_of(page).ok_or(libc::EINVAL)?;
+    let Range { start, end } = whole_pages(base, len, page_size()).ok_or(libc::EINVAL)?;
     let at = core::ptr::with_exposed_provenance_mut(start as usize);
     loop {
         // SAFETY: the pages keep their contents; unmapped or unwritable pages are refused.
@@ -119,9 +120,4 @@ pub(super) fn populate(base: u64, len: u64) -> Result<(), Errno> {
             Err(errno) => return Err(errno),
         }
     }
-}
-
-fn page_size() -> u64 {
-    // SAFETY: the call passes a number only.
-    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }

@@ -28,9 +28,16 @@ pub(crate) enum Command {
     Copy,
 }
 
-#[derive(Default)]
 pub(crate) struct Played {
     state: Mutex<State>,
+    /// The page size of the simulated kernel, in bytes.
+    page: u64,
+}
+
+impl Default for Played {
+    fn default() -> Played {
+        Played::with_pages(PAGE)
+    }
 }
 
 #[derive(Default)]
@@ -61,6 +68,11 @@ pub(crate) struct There {
 }
 
 impl Played {
+    /// Simulates a kernel with pages of this size.
+    pub(crate) fn with_pages(page: u64) -> Played {
+        Played { state: Mutex::default(), page }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -166,7 +178,7 @@ impl Kernel for Played {
         let mut state = self.state();
         state.asked(Command::Make)?;
         let all = size == u64::MAX;
-        if size == 0 || (start | if all { 0 } else { size }) % PAGE != 0 {
+        if size == 0 || (start | if all { 0 } else { size }) % self.page != 0 {
             return Err(libc::EINVAL);
         }
         let segment = state.name();
@@ -207,7 +219,7 @@ impl Kernel for Played {
         let segment = *state.permits.get(&permit).ok_or(libc::ENOENT)?;
         let (start, len) = *state.segments.get(&segment).ok_or(libc::ENOENT)?;
         let end = offset.checked_add(size).ok_or(libc::EINVAL)?;
-        if offset % PAGE != 0 || size == 0 || end > len {
+        if offset % self.page != 0 || size == 0 || end > len {
             return Err(libc::EINVAL);
         }
         state.attached.push((start + offset, size, permit));

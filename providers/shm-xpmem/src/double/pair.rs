@@ -36,7 +36,7 @@ impl Pair {
     }
 
     pub(crate) fn with(len: usize, settings: &Settings) -> Pair {
-        let played = Arc::new(Played::default());
+        let played = Arc::new(Played::with_pages(settings.page));
         let domain = || {
             let lease = Lease::played(played.clone(), settings.clone());
             XpmemDomain::new((lease, settings.clone(), None)).unwrap()

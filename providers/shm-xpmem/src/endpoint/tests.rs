@@ -43,6 +43,26 @@ fn direct_access_moves_every_byte_across_windows_without_kernel_copy() {
 }
 
 #[test]
+fn kernel_with_pages_of_any_size_moves_every_byte() {
+    for (page, reach) in
+        [4096, 16384, 65536].map(|page| [(page, Reach::Copy), (page, Reach::Direct)]).concat()
+    {
+        let (window, len) = (2 * page, 5 * page as usize + 5);
+        let mut pair = Pair::with(len, &Settings { reach, page, window, ..settings() });
+        let (_region, key) = pair.offered(BOTH);
+        let mut local = vec![0u8; len - 3];
+        let piece = [Iov::new(local.as_mut_ptr(), local.len())];
+        assert_eq!(pair.endpoint.get(&key, &op(&piece, 3)), Ok(Posting::Done));
+        assert!(core::hint::black_box(&local)[..] == pair.memory[3..], "{page}: every byte");
+        local.reverse();
+        assert_eq!(pair.endpoint.put(&key, &op(&piece, 3)), Ok(Posting::Done));
+        assert!(core::hint::black_box(&pair.memory)[3..] == local, "{page}: every byte");
+        let whole = pair.played.ranges().iter().all(|(at, len)| (at | len) % page == 0);
+        assert!(whole && pair.attached() > 0, "{page}: {:?}", pair.played.ranges());
+    }
+}
+
+#[test]
 fn direct_access_has_capabilities_that_copies_lack() {
     let modules = |pair: &Pair| pair.owner.modules()[0];
     let (copy, direct) = (modules(&Pair::new(8)), modules(&direct(8)));

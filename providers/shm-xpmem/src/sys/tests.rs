@@ -1,5 +1,7 @@
 //! Tests of copies of this process to itself, with and without its first thread, and of the check whether memory can be attached.
 
+use tieline_memory_file::page_size;
+
 use super::*;
 
 /// Copies four bytes like puts and gets do. Returns whether they arrived.
