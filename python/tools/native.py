@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent.parent
 FILE = HERE / "tieline" / "_native.abi3.so"
@@ -22,8 +23,23 @@ def main():
         sys.exit(f"{headers}/Python.h does not exist: install python3-dev")
     compiler = shlex.split(os.environ.get("CC", "cc"))
     places = [f"-I{HERE.parent / 'include'}", "-isystem", headers]
-    subprocess.run([*compiler, *OPTIONS, *places, HERE / "native" / "native.c", "-o", file], check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        other = os.environ.get("TIELINE_TARGET", "").replace("-unknown", "", 1)
+        if other and "/pyconfig.h>" in (headers / "pyconfig.h").read_text():
+            borrow(headers, pathlib.Path(folder) / other / headers.name)
+            places += ["-isystem", folder]
+        subprocess.run([*compiler, *OPTIONS, *places, HERE / "native" / "native.c", "-o", file], check=True)
     print(file)
+
+
+def borrow(headers, folder):
+    """
+    Gives a build for another processor the configuration of this one. Debian's headers include a file per processor. What the stable
+    ABI uses of it is the same on all 64-bit systems of Linux.
+    """
+    own = sysconfig.get_config_var("MULTIARCH")
+    folder.mkdir(parents=True)
+    (folder / "pyconfig.h").write_bytes((headers.parent / own / headers.name / "pyconfig.h").read_bytes())
 
 
 if __name__ == "__main__":

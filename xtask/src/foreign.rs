@@ -19,9 +19,23 @@ pub(crate) fn triple() -> String {
     wanted().unwrap_or_else(|| format!("{}-unknown-linux-gnu", std::env::consts::ARCH))
 }
 
+/// Returns the processor of the build, as the kernel names it: `aarch64`.
+pub(crate) fn processor() -> String {
+    triple().split('-').next().unwrap_or_default().to_owned()
+}
+
+/// Returns the target of the build, as a C compiler names it: `aarch64-linux-gnu`.
+pub(crate) fn gnu() -> String {
+    gnu_of(&triple())
+}
+
+fn gnu_of(target: &str) -> String {
+    target.replacen("-unknown", "", 1)
+}
+
 /// Returns the prefix of the tools for a target: `aarch64-linux-gnu-`.
 fn prefix(target: &str) -> String {
-    format!("{}-", target.replacen("-unknown", "", 1))
+    gnu_of(target) + "-"
 }
 
 /// Returns the name of a tool for the object files of the build: `strip`, or `aarch64-linux-gnu-strip`.
@@ -32,6 +46,20 @@ pub(crate) fn tool(name: &str) -> String {
 /// Returns the C compiler of the build.
 pub(crate) fn compiler() -> String {
     wanted().map_or("cc".to_owned(), |target| prefix(&target) + "gcc")
+}
+
+/// Returns the C++ compiler of the build.
+pub(crate) fn cxx() -> String {
+    tool("g++")
+}
+
+/// Returns the place of files for the target below `target/packages`: `name`, or `name-arm64` for another processor.
+pub(crate) fn place(name: &str) -> String {
+    match wanted().map(|_| processor()).as_deref() {
+        None => name.to_owned(),
+        Some("aarch64") => format!("{name}-arm64"),
+        Some(processor) => format!("{name}-{processor}"),
+    }
 }
 
 /// Returns the folder, below that of the build, in which cargo places the files of a profile.

@@ -45,7 +45,8 @@ pub(crate) const ROOTS: Needs = "mmdebstrap mmdebstrap";
 pub(crate) const PACKAGE: Needs = "
     dpkg-buildpackage dpkg-dev  dh debhelper  pod2man perl  mmdebstrap mmdebstrap  lintian lintian
     rpmbuild rpm  rpmlint rpmlint  dnf dnf
-    apt-ftparchive apt-utils  createrepo_c createrepo-c  gpg gpg";
+    apt-ftparchive apt-utils  createrepo_c createrepo-c  gpg gpg
+    aarch64-linux-gnu-strip binutils-aarch64-linux-gnu";
 
 /// Whether no system packages may be installed on this machine.
 static KEPT: AtomicBool = AtomicBool::new(false);

@@ -1,6 +1,6 @@
 # The rpms that were built from source install and find their providers, and two processes move a file.
 # This root's packages are Debian's, so rpm knows none of those that the rpms need.
-rpm --force-debian --nodeps -i /scratch/top/RPMS/*/*.rpm > said 2>&1 || { cat said; exit 1; }
+rpm --nodeps -i /scratch/rpms/*.rpm > said 2>&1 || { cat said; exit 1; }
 tieline info --why --all > said
 for file in /usr/lib64/tieline-1/providers/libtieline_*.so; do
     grep -qF "$file" said || { cat said; echo "no $file"; exit 1; }

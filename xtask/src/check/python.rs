@@ -3,6 +3,7 @@
 
 use super::{Count, c_programs, told};
 use crate::c_library::SONAME;
+use crate::foreign;
 use crate::package::emptied;
 use crate::sh::{Outcome, capture, command, lines, root, run, target, which};
 use std::path::{Path, PathBuf};
@@ -74,5 +75,6 @@ pub(crate) const PROVIDERS: [&str; 4] = ["shm", "shm-cma", "tcp", "tcp-connect"]
 /// Returns the files of these providers.
 pub(crate) fn providers(profile: &str) -> [PathBuf; 4] {
     let file = |name: &str| format!("libtieline_{}.so", name.replace('-', "_"));
-    PROVIDERS.map(|name| target().join(profile).join(file(name)))
+    let built = target().join(foreign::folder(profile));
+    PROVIDERS.map(|name| built.join(file(name)))
 }

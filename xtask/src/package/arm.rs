@@ -5,10 +5,10 @@
 
 use super::roots::{self, Processor};
 use super::test::{Given, all_inside, lint, step, steps_inside};
-use super::{cross, emulated};
+use super::{build, cross, emulated};
 use crate::check::Count;
-use crate::sh::{Outcome, make_folder, root, target};
-use std::path::Path;
+use crate::sh::{Outcome, capture, command, files_of, make_folder, root, target};
+use std::path::{Path, PathBuf};
 
 pub(super) const ARCHITECTURE: &str = "arm64";
 
@@ -108,6 +108,7 @@ pub(super) fn test(is_made: bool, parts: &[&str]) -> Outcome<Count> {
     let mut total = Count::default();
     if !is_made && parts.iter().any(|part| *part != "arm64-units") {
         total.add(Count::one(cross::make_in(&folder, ARCHITECTURE)));
+        total.add(Count::one(cross::rpms_in(&folder, ARCHITECTURE).map(drop)));
     }
     if total.failed.is_empty() {
         let emulator = folder.join(EMULATOR);
@@ -125,17 +126,46 @@ pub(super) fn test(is_made: bool, parts: &[&str]) -> Outcome<Count> {
 
 /// Lints the packages, and runs the steps of all packages in an emulated root.
 fn steps(emulator: &Path) -> Count {
-    let given = [
+    let mut given = vec![
         (cross::packages(ARCHITECTURE), "packages", &["deb"][..]),
         (cross::next(ARCHITECTURE), "next", &["deb"]),
     ];
     let mut total: Count = lint(ARCHITECTURE, &cross::packages(ARCHITECTURE)).into();
+    match backend() {
+        Ok(folder) => given.push((folder, "packages", &["deb"])),
+        Err(text) => total.add(Count::one(Err(format!("{ARCHITECTURE}: {text}")))),
+    }
+    // A step whose packages were not made reports that it is skipped.
+    for (made, place, ending) in [
+        ("rpm-arm64", "rpms", &["rpm"][..]),
+        ("wheel-arm64", "wheels", &["whl"]),
+        ("nixl-arm64", "wheels", &["whl"]),
+    ] {
+        let made = target().join("packages").join(made);
+        if files_of(&made, ending[0]).is_ok_and(|files| !files.is_empty()) {
+            given.push((made, place, ending));
+        }
+    }
     for steps in ["", "arm64"] {
         let more = "python3-dev,procps";
         let emulated = roots::root("trixie", more, Processor::Emulated(emulator));
         total.add(all_inside(ARCHITECTURE, emulated, &given, steps, Some(emulator)));
     }
     total
+}
+
+/// Makes the package of the backend for NIXL, over the packaged library. Returns its folder.
+fn backend() -> Outcome<PathBuf> {
+    let (library, made) = ("packages/library-arm64", "packages/nixl-deb-arm64");
+    let (library, made) = (target().join(library), target().join(made));
+    build::emptied(&library)?;
+    let packages = files_of(cross::packages(ARCHITECTURE), "deb")?;
+    let is_library = |file: &&PathBuf| crate::sh::name_of(file).starts_with("libtieline0_");
+    let package = packages.iter().find(is_library).ok_or("there is no package libtieline0")?;
+    let _ = capture(command("dpkg-deb", &["--extract"]).arg(package).arg(&library))?;
+    let (from, to) = (library.to_string_lossy(), made.to_string_lossy());
+    cross::aimed(ARCHITECTURE, &["nixl", "--over", &from, &to])?;
+    Ok(made)
 }
 
 /// Lets a process of this machine's processor talk with an emulated one.

@@ -2,8 +2,9 @@
 //! sufficient compiler.
 
 use super::roots::{self, Processor, Root};
-use super::{build, deb, source};
-use crate::sh::{Outcome, capture, command, files_of, make_folder, target};
+use super::{build, deb, rpm, source};
+use crate::foreign;
+use crate::sh::{Outcome, capture, command, files_of, make_folder, run, target};
 use std::path::{Path, PathBuf};
 
 /// The architectures for which `debian/control` has packages.
@@ -32,13 +33,76 @@ mkdir /next
 mv ../*.deb /next/
 "#;
 
-/// Makes the packages for an architecture; returns the package files.
-pub(super) fn make(architecture: &str) -> Outcome<Vec<PathBuf>> {
+/// Builds the rpms from the source rpm.
+const BUILD_RPMS: &str = r#"
+mount -t tmpfs shm /dev/shm
+cd /scratch
+export TIELINE_TARGET=$PROCESSOR-unknown-linux-gnu
+rpmbuild --rebuild --nodeps --target $PROCESSOR-linux --define "_topdir $PWD/top" --define "_libdir $LIBDIR" \
+    --define "__strip $PROCESSOR-linux-gnu-strip" "$@" /packages/*.src.rpm
+mkdir /made
+mv top/RPMS/*/*.rpm /made/
+"#;
+
+/// Checks whether an architecture is that of this machine. The error names the architectures for which there are packages.
+fn is_own(architecture: &str) -> Outcome<bool> {
     if !ARCHITECTURES.contains(&architecture) {
         let all = ARCHITECTURES.join(", ");
         return Err(format!("there are no packages for `{architecture}`: {all}"));
     }
-    if capture(&mut command("dpkg", &["--print-architecture"]))?.trim() == architecture {
+    Ok(capture(&mut command("dpkg", &["--print-architecture"]))?.trim() == architecture)
+}
+
+/// Returns the name of an architecture's processor outside Debian.
+fn processor(architecture: &str) -> &'static str {
+    if architecture == "arm64" { "aarch64" } else { "x86_64" }
+}
+
+/// Runs `cargo xtask package` with these words, with an architecture as the target.
+pub(super) fn aimed(architecture: &str, words: &[&str]) -> Outcome {
+    let own = std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?;
+    let mut package = command(own, &["package"]);
+    if !is_own(architecture)? {
+        let target = format!("{}-unknown-linux-gnu", processor(architecture));
+        let _ = package.env(foreign::TARGET, target);
+    }
+    run(package.args(words))
+}
+
+/// Makes the rpms for an architecture; returns their files.
+pub(super) fn rpms(architecture: &str) -> Outcome<Vec<PathBuf>> {
+    if is_own(architecture)? {
+        return rpm::make();
+    }
+    let folder = compilers(architecture)??;
+    let made = rpms_in(&folder, architecture);
+    let _ = std::fs::remove_dir_all(&folder);
+    made
+}
+
+/// Makes the rpms in a root with compilers; returns their files.
+pub(super) fn rpms_in(folder: &Path, architecture: &str) -> Outcome<Vec<PathBuf>> {
+    println!("building rpms for {architecture} from the source rpm: some minutes");
+    let source = rpm::source(&rpm::sources())?;
+    build::emptied(&folder.join("packages"))?;
+    build::copy(&source, &folder.join("packages").join(crate::sh::name_of(&source)))?;
+    build::emptied(&folder.join("scratch"))?;
+    let mut script = roots::script(folder, None, BUILD_RPMS);
+    let _ = script.env("PROCESSOR", processor(architecture)).env("LIBDIR", rpm::LIBDIR);
+    let _ = script.arg("rpmbuild").args(rpm::STEADY.iter().flat_map(|it| ["--define", it]));
+    let log = target().join(format!("packages/rpm-{architecture}.log"));
+    deb::told_in(&mut script, &log)?;
+    let to = target().join(format!("packages/rpm-{architecture}"));
+    build::emptied(&to)?;
+    for file in files_of(folder.join("made"), "rpm")? {
+        build::copy(&file, &to.join(crate::sh::name_of(&file)))?;
+    }
+    files_of(&to, "rpm")
+}
+
+/// Makes the packages for an architecture; returns the package files.
+pub(super) fn make(architecture: &str) -> Outcome<Vec<PathBuf>> {
+    if is_own(architecture)? {
         return deb::make(deb::VERSION);
     }
     let folder = compilers(architecture)??;
@@ -51,7 +115,8 @@ pub(super) fn make(architecture: &str) -> Outcome<Vec<PathBuf>> {
 /// Returns a root with compilers for an architecture, and the emulator of its programs.
 pub(super) fn compilers(architecture: &str) -> Outcome<Root> {
     let more = format!(
-        "cargo,rustc,libstd-rust-dev:{architecture},crossbuild-essential-{architecture},qemu-user-static"
+        "cargo,rustc,libstd-rust-dev:{architecture},crossbuild-essential-{architecture},qemu-user-static,{}",
+        rpm::TOOLS
     );
     roots::root(RELEASE, &more, Processor::With(architecture))
 }

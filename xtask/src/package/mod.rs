@@ -30,7 +30,7 @@ pub(crate) use stage::crate_for_providers;
 use std::path::Path;
 use std::time::Duration;
 
-const USAGE: &str = "cargo xtask package deb [--arch ARCHITECTURE] | rpm | source | srpm | wheel | nixl | crates | \
+const USAGE: &str = "cargo xtask package deb|rpm|wheel|nixl [--arch ARCHITECTURE] | source | srpm | crates | \
                      test [--made] [bookworm|trixie|rpm|source|srpm|distribution|arm64|arm64-steps|arm64-mixed|arm64-units...] | stage LIBDIR FOLDER";
 
 /// The time limit. The code is compiled for each library directory, and again from the source package, which takes hours on a busy
@@ -58,11 +58,17 @@ fn obey(words: &[&str]) -> Outcome {
         ["deb", "--arch", architecture] => {
             cross::make(architecture).map(|packages| deb::show(&packages))
         }
+        ["rpm", "--arch", architecture] => {
+            cross::rpms(architecture).map(|packages| deb::show(&packages))
+        }
+        [what @ ("wheel" | "nixl"), "--arch", architecture] => cross::aimed(architecture, &[what]),
         ["rpm"] => rpm::make().map(|packages| deb::show(&packages)),
         ["source"] => source::make(&source::folder()).map(|files| deb::show(&files)),
         ["srpm"] => rpm::source(&rpm::sources()).map(|file| deb::show(&[file])),
         ["wheel"] => wheel::make(),
         ["nixl"] => nixl::make(),
+        ["nixl", "--over", staged, folder] => nixl::package(Path::new(staged), Path::new(folder))?
+            .map(|package| println!("{}", package.display())),
         ["crates"] => crates::make().map(|crates| deb::show(&crates)),
         ["stage", libdir, folder] => stage::make(libdir, Path::new(folder)).map(|tree| {
             println!("what packages are made of is in {}", tree.display());

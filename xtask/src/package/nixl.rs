@@ -7,6 +7,7 @@
 use super::wheel::{self, Binaries};
 use super::{build, clean_root};
 use crate::c_library::SONAME;
+use crate::foreign;
 use crate::nixl;
 use crate::sh::{
     Outcome, capture, command, files_of, make_folder, name_of, root, run, target, write,
@@ -20,18 +21,19 @@ const PLUGIN: &str = "libplugin_TIELINE.so";
 const NEWEST: [(&str, [u32; 2]); 2] = [("GLIBC_", [2, 28]), ("GLIBCXX_", [0, 0])];
 
 pub(super) fn make() -> Outcome {
-    let folder = target().join("packages/nixl");
+    let folder = target().join("packages").join(foreign::place("nixl"));
     let made = Binaries::make(&folder)?;
     let plugin = folder.join(PLUGIN);
     let is_portable = match in_old_root(&made.files[0], &plugin)? {
         None => made.is_portable,
+        Some(reason) if foreign::is_foreign() => return Err(reason),
         Some(reason) => {
             println!("the plug-in is compiled for this machine: {reason}");
             let _ = std::fs::copy(nixl::build("release")?, &plugin).map_err(|e| e.to_string())?;
             false
         }
     };
-    run(command("strip", &["--strip-unneeded"]).arg(&plugin))?;
+    run(command(foreign::tool("strip"), &["--strip-unneeded"]).arg(&plugin))?;
     let mut wheel = wheel::python("integrations/nixl/wheel.py");
     let _ = wheel.arg(&plugin).args(&made.files).arg("--notices").arg(&made.notices);
     let _ = wheel.args(["--platform", &wheel::tag(is_portable), "--to"]).arg(&folder);
@@ -50,20 +52,22 @@ pub(super) fn package(staged: &Path, folder: &Path) -> Outcome<Result<PathBuf, S
     if let Some(reason) = in_old_root(&library, &plugin)? {
         return Ok(Err(reason));
     }
-    run(command("strip", &["--strip-unneeded"]).arg(&plugin))?;
+    run(command(foreign::tool("strip"), &["--strip-unneeded"]).arg(&plugin))?;
     deb(folder, &plugin).map(Ok)
 }
 
 /// Compiles the plug-in in a root of the old release. Returns the reason if there is no such root.
 fn in_old_root(library: &Path, plugin: &Path) -> Outcome<Option<String>> {
-    let place = match clean_root(OLD, "")? {
+    let compiler = format!("g++-{}", foreign::gnu());
+    let place = match clean_root(OLD, if foreign::is_foreign() { &compiler } else { "" })? {
         Ok(place) => place,
         Err(reason) => return Ok(Some(reason)),
     };
     let compiled = compiled_in(&place, library, plugin);
     let _ = std::fs::remove_dir_all(&place);
     compiled?;
-    let needs = capture(command("objdump", &["--dynamic-syms"]).arg(plugin))?;
+    let mut objdump = command(foreign::tool("objdump"), &["--dynamic-syms"]);
+    let needs = capture(objdump.arg(plugin))?;
     match too_new(&needs) {
         None => Ok(None),
         Some(symbol) => Err(format!("{PLUGIN} needs {symbol}, which systems with glibc 2.28 lack")),
@@ -86,8 +90,9 @@ fn compiled_in(place: &Path, library: &Path, plugin: &Path) -> Outcome {
     build::copy(&home.join("exports.map"), &work.join("exports.map"))?;
     build::copy(library, &work.join(SONAME))?;
     let words = format!(
-        "cd /work && g++ {} -static-libstdc++ -static-libgcc '-DTIELINE_NIXL_VERSION=\"{}\"' -I . {} -Wl,--version-script=exports.map \
+        "cd /work && {} {} -static-libstdc++ -static-libgcc '-DTIELINE_NIXL_VERSION=\"{}\"' -I . {} -Wl,--version-script=exports.map \
          -Wl,--allow-shlib-undefined {SONAME} -ldl -Wl,-rpath,'$ORIGIN:$ORIGIN/../../tieline_nixl' -o {PLUGIN}",
+        foreign::cxx(),
         nixl::FLAGS,
         env!("CARGO_PKG_VERSION"),
         sources.join(" "),
@@ -109,8 +114,9 @@ fn too_new(symbols: &str) -> Option<String> {
 
 /// Makes the Debian package, which needs the library's own package.
 fn deb(folder: &Path, plugin: &Path) -> Outcome<PathBuf> {
-    let triplet = capture(&mut command("dpkg-architecture", &["-qDEB_HOST_MULTIARCH"]))?;
-    let architecture = capture(&mut command("dpkg-architecture", &["-qDEB_HOST_ARCH"]))?;
+    let host = ["--force", "--host-type", &foreign::gnu(), "--query"];
+    let asked = |what: &str| capture(command("dpkg-architecture", &host).arg(what));
+    let (triplet, architecture) = (asked("DEB_HOST_MULTIARCH")?, asked("DEB_HOST_ARCH")?);
     let (version, tree) = (super::deb::VERSION, folder.join("deb"));
     let own = tree.join(format!("usr/lib/{}/tieline-nixl", triplet.trim()));
     let doc = tree.join("usr/share/doc/tieline-nixl");

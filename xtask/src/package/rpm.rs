@@ -4,11 +4,22 @@ use super::{build, deb, source, stage};
 use crate::sh::{Outcome, command, files_of, name_of, root, target};
 use std::path::{Path, PathBuf};
 
-const LIBDIR: &str = "/usr/lib64";
+pub(super) const LIBDIR: &str = "/usr/lib64";
+
+/// The settings that make the bytes of a package the same for the same commit on every machine.
+pub(super) const STEADY: [&str; 4] = [
+    "_buildhost tieline",
+    "use_source_date_epoch_as_buildtime 1",
+    "clamp_mtime_to_source_date_epoch 1",
+    "source_date_epoch_from_changelog 1",
+];
 
 const GENERATORS: &str = "/usr/lib/rpm/fileattrs";
 
 pub(super) const NEEDS: &str = "rpmbuild perl";
+
+/// The package of Debian with the tools by which rpm separates debug information, besides those of [`NEEDS`].
+pub(super) const TOOLS: &str = "elfutils";
 
 /// Builds all files and makes the packages; returns the package files.
 pub(super) fn make() -> Outcome<Vec<PathBuf>> {
@@ -30,8 +41,9 @@ pub(super) fn source(folder: &Path) -> Outcome<PathBuf> {
     for (archive, name) in source::ARCHIVES {
         build::copy(&source::folder().join(archive), &folder.join("SOURCES").join(name))?;
     }
-    let mut rpmbuild = command("rpmbuild", &["-bs", "--nodeps", "--define"]);
-    let _ = rpmbuild.arg(format!("_topdir {}", folder.display()));
+    // A source rpm contains the spec with all macros replaced, and so the path of this folder.
+    let mut rpmbuild = command("rpmbuild", &["-bs", "--nodeps", "--define", "_topdir ."]);
+    let _ = rpmbuild.current_dir(folder);
     steady(&mut rpmbuild);
     let _ = rpmbuild.arg(root().join("packaging/rpm/tieline.spec"));
     deb::told_in(&mut rpmbuild, &folder.join("build.log"))?;
@@ -39,16 +51,8 @@ pub(super) fn source(folder: &Path) -> Outcome<PathBuf> {
     made.into_iter().next().ok_or(format!("{} has no rpm", folder.display()))
 }
 
-/// Adds the settings that make the bytes of a package the same for the same commit on every machine.
 fn steady(rpmbuild: &mut std::process::Command) {
-    for value in [
-        "_buildhost tieline",
-        "use_source_date_epoch_as_buildtime 1",
-        "clamp_mtime_to_source_date_epoch 1",
-        "source_date_epoch_from_changelog 1",
-    ] {
-        let _ = rpmbuild.args(["--define", value]);
-    }
+    let _ = rpmbuild.args(STEADY.iter().flat_map(|value| ["--define", value]));
 }
 
 pub(super) fn again(folder: &Path) -> Outcome {

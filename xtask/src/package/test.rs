@@ -206,7 +206,7 @@ fn source_rpm() -> Outcome<Count> {
     let _ = rpm::source(&rpm::sources())?;
     let mut total = same_bytes("rpm", &rpm::sources(), |folder| rpm::source(folder).map(|_| ()));
     let given = [(rpm::sources().join("SRPMS"), "packages", &["rpm"][..])];
-    let with = format!("{COMPILER},python3-dev");
+    let with = format!("{COMPILER},{}", rpm::TOOLS);
     total.add(all_inside("srpm", unpacked(BUILDS, &with), &given, "srpm", None));
     Ok(total)
 }

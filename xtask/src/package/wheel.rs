@@ -1,12 +1,12 @@
 //! `cargo xtask package wheel`: the Python module in a wheel, with the C library and providers.
 //!
 //! With `cargo-zigbuild` and `ziglang` (both on PyPI) the wheel runs with every C library from glibc 2.28 on; without them, with that
-//! of this machine and later ones.
+//! of this machine and later ones. A wheel for another processor needs them, and Rust's standard library for that processor.
 
 use crate::c_library::{self, SONAME};
 use crate::check::python::{PROVIDERS, providers};
+use crate::foreign;
 use crate::sh::{Outcome, capture, cargo, command, root, run, target, which, write};
-use std::env::consts::ARCH;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,13 +25,20 @@ impl Binaries {
     pub(super) fn make(folder: &Path) -> Outcome<Binaries> {
         let is_portable = which("cargo-zigbuild").is_some()
             && capture(&mut command("python3", &["-m", "ziglang", "version"])).is_ok();
-        if !is_portable {
-            println!("for manylinux_2_28: pip install ziglang cargo-zigbuild");
+        let triple = foreign::triple();
+        match (is_portable, foreign::is_foreign()) {
+            (false, false) => println!("for manylinux_2_28: pip install ziglang cargo-zigbuild"),
+            (false, true) => {
+                return Err(format!("{triple} needs zig: pip install ziglang cargo-zigbuild"));
+            }
+            (true, false) => {}
+            (true, true) => has_standard_library(&triple)?,
         }
-        let triple = format!("{ARCH}-unknown-linux-gnu");
-        let (verb, profile) = match is_portable {
-            true => ("zigbuild", format!("{triple}/release")),
-            false => ("build", "release".to_owned()),
+        // cargo places the files of a named target in a folder of its own.
+        let (verb, profile) = match (is_portable, foreign::is_foreign()) {
+            (true, false) => ("zigbuild", format!("{triple}/release")),
+            (true, true) => ("zigbuild", "release".to_owned()),
+            (false, _) => ("build", "release".to_owned()),
         };
         let mut build = cargo(&[verb, "--locked", "--release", "-p", "tieline-capi"]);
         let _ = build.args(PROVIDERS.map(|name| format!("-ptieline-provider-{name}-plugin")));
@@ -40,7 +47,7 @@ impl Binaries {
         }
         run(&mut build)?;
         let compiler = match is_portable {
-            true => format!("python3 -m ziglang cc -target {ARCH}-linux-gnu.2.28"),
+            true => format!("python3 -m ziglang cc -target {}.2.28", foreign::gnu()),
             false => "cc".to_owned(),
         };
         let words: Vec<&str> = compiler.split(' ').collect();
@@ -50,7 +57,8 @@ impl Binaries {
         files.extend(providers(&profile));
         for file in &mut files {
             let stripped = folder.join(file.file_name().unwrap_or_default());
-            run(command("strip", &["--strip-unneeded", "-o"]).arg(&stripped).arg(&*file))?;
+            let mut strip = command(foreign::tool("strip"), &["--strip-unneeded", "-o"]);
+            run(strip.arg(&stripped).arg(&*file))?;
             *file = stripped;
         }
         let mut linked = vec!["tieline-capi".to_owned()];
@@ -61,9 +69,20 @@ impl Binaries {
     }
 }
 
+/// Checks whether the Rust compiler of this machine has the standard library of a target.
+fn has_standard_library(triple: &str) -> Outcome {
+    let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
+    let words = ["--print", "target-libdir", "--target", triple];
+    match Path::new(capture(&mut command(rustc, &words))?.trim()).exists() {
+        true => Ok(()),
+        false => Err(format!("Rust has no standard library for it: rustup target add {triple}")),
+    }
+}
+
 /// Returns the platform's tag of a wheel.
 pub(super) fn tag(is_portable: bool) -> String {
-    if is_portable { format!("manylinux_2_28_{ARCH}") } else { format!("linux_{ARCH}") }
+    let from = if is_portable { "manylinux_2_28" } else { "linux" };
+    format!("{from}_{}", foreign::processor())
 }
 
 pub(super) fn python(program: &str) -> Command {
@@ -71,7 +90,7 @@ pub(super) fn python(program: &str) -> Command {
 }
 
 pub(super) fn make() -> Outcome {
-    let folder = target().join("packages/wheel");
+    let folder = target().join("packages").join(foreign::place("wheel"));
     let made = Binaries::make(&folder)?;
     let native = folder.join("_native.abi3.so");
     let mut compile = python("python/tools/native.py");
