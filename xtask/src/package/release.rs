@@ -3,15 +3,15 @@
 //! | folder | contents |
 //! |---|---|
 //! | `apt` | a repository for apt: packages for all architectures, the source package |
-//! | `yum` | a repository for dnf |
-//! | `wheels` | the Python module, with the index that pip reads |
+//! | `yum` | a repository for dnf: rpms for all architectures |
+//! | `wheels` | the Python module and the backend for NIXL for all architectures, with the index that pip reads |
 //! | `crates` | the crates as they would be published |
 //!
 //! `SHA256SUMS` names every file. `NOTES.md` is the newest part of the change log. The key of `TIELINE_RELEASE_KEY` (a name that gpg
 //! knows) signs the repositories and the sums; its public part is `tieline.asc`.
 
 use super::build::{copy, files};
-use super::{crates, cross, rpm, source, test, wheel};
+use super::{crates, cross, source, test};
 use crate::check::closing_line;
 use crate::sh::{Outcome, capture, command, make_folder, name_of, on, read, root, target, write};
 use std::path::{Path, PathBuf};
@@ -38,10 +38,12 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
         key.ok_or(format!("{KEY} names no key: a name or number that `gpg --list-keys` shows"))?;
     if !is_made {
         for architecture in ARCHITECTURES {
-            let _ = cross::make(architecture)?;
+            // The wheels come first, because they need programs that no package of Debian has.
+            cross::aimed(architecture, &["wheel"])?;
+            cross::aimed(architecture, &["nixl"])?;
+            let _ = (cross::make(architecture)?, cross::rpms(architecture)?);
         }
-        let _ = (rpm::make()?, source::make(&source::folder())?, crates::make()?);
-        wheel::make()?;
+        let _ = (source::make(&source::folder())?, crates::make()?);
     }
     let folder = on(Path::new(folder), std::path::absolute(folder))?;
     lay(&folder, &key)?;
@@ -70,7 +72,7 @@ pub(super) fn lay(folder: &Path, key: &str) -> Outcome {
 fn apt(folder: &Path, key: &str) -> Outcome {
     let pool = folder.join("pool");
     let made = |name: &str| target().join("packages").join(name);
-    for name in ["deb", "deb-arm64"] {
+    for name in ["deb", "deb-arm64", "nixl", "nixl-arm64"] {
         collect(&made(name), &["deb"], &pool)?;
     }
     collect(&made("source"), &["dsc", "xz"], &pool)?;
@@ -102,6 +104,8 @@ fn apt(folder: &Path, key: &str) -> Outcome {
 }
 
 fn yum(folder: &Path, key: &str) -> Outcome {
+    // The package without an architecture is that of this machine.
+    collect(&target().join("packages/rpm-arm64"), &["rpm"], folder)?;
     for file in files(&target().join("packages/rpm/RPMS"))? {
         copy(&file, &folder.join(name_of(&file)))?;
     }
@@ -112,18 +116,32 @@ fn yum(folder: &Path, key: &str) -> Outcome {
 
 /// Lays out wheels with an index, so that `pip install --index-url` and `--find-links` find them.
 fn wheels(folder: &Path) -> Outcome {
-    let place = folder.join("tieline");
-    collect(&target().join("packages/wheel"), &["whl"], &place)?;
+    let mut links = String::new();
+    for (project, made) in [("tieline", "wheel"), ("tieline-nixl", "nixl")] {
+        let place = folder.join(project);
+        for made in [made.to_owned(), format!("{made}-arm64")] {
+            collect(&target().join("packages").join(made), &["whl"], &place)?;
+        }
+        links += &format!("<a href=\"{project}/\">{project}</a><br>\n");
+        index(&place)?;
+    }
+    write(folder.join("index.html"), page(&links))
+}
+
+fn page(body: &str) -> String {
+    format!("<!DOCTYPE html>\n<html><body>\n{body}</body></html>\n")
+}
+
+/// Writes the index of one project.
+fn index(place: &Path) -> Outcome {
     let link = |file: &PathBuf| {
         let name = name_of(file);
         let sum = capture(command("sha256sum", &[]).arg(file))?;
         let sum = sum.split(' ').next().unwrap_or_default();
         Ok(format!("<a href=\"{name}#sha256={sum}\">{name}</a><br>\n"))
     };
-    let links: Outcome<Vec<String>> = files(&place)?.iter().map(link).collect();
-    let page = |body: &str| format!("<!DOCTYPE html>\n<html><body>\n{body}</body></html>\n");
-    write(place.join("index.html"), page(&links?.concat()))?;
-    write(folder.join("index.html"), page("<a href=\"tieline/\">tieline</a>\n"))
+    let links: Outcome<Vec<String>> = files(place)?.iter().map(link).collect();
+    write(place.join("index.html"), page(&links?.concat()))
 }
 
 /// Copies files with these endings; there has to be one.
