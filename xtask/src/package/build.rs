@@ -12,16 +12,21 @@ pub(super) fn installed(libdir: &str, folder: &Path) -> Outcome {
         command(own, &["install", "--unstripped", "--prefix", "/usr", "--libdir", libdir]);
     let _ = install.env("DESTDIR", folder).stdout(Stdio::null());
     let _ = install.env("CARGO_TARGET_DIR", target().join("packages/build"));
-    let _ = install.env("CARGO_ENCODED_RUSTFLAGS", remapped());
+    let _ = install.env("CARGO_ENCODED_RUSTFLAGS", steady());
     sh::run(&mut install)
 }
 
-/// Returns the compiler options that replace the paths of sources, which appear in panics and in debug information, by paths that
-/// are the same on every machine.
-fn remapped() -> String {
+/// The option by which link-time optimisation names functions that it moves by their module. By default it uses a hash of compiled
+/// code, whose bytes sometimes differ from build to build although the final instructions are the same. The names are part of the
+/// build's identity (build ID).
+const NAMES: &str = "-Cllvm-args=-use-source-filename-for-promoted-locals";
+
+/// Returns the compiler options by which two builds have the same bytes. They replace the paths of sources, which appear in panics
+/// and in debug information, by paths that are the same on every machine.
+fn steady() -> String {
     let places = places();
-    let flags = places.iter().map(|(from, to)| format!("--remap-path-prefix={from}={to}"));
-    flags.collect::<Vec<_>>().join("\u{1f}")
+    let paths = places.iter().map(|(from, to)| format!("--remap-path-prefix={from}={to}"));
+    paths.chain([NAMES.to_owned()]).collect::<Vec<_>>().join("\u{1f}")
 }
 
 /// Returns the directories of sources on this machine, and their names in the build.
