@@ -382,6 +382,21 @@ fn part_of_a_region_is_read_within_its_range_until_it_ends() {
 }
 
 #[test]
+fn end_of_a_part_is_fenced_before_what_its_owner_writes_later() {
+    let owner = Owner::new();
+    let exports = &owner.domain.exports;
+    let region = exports.alloc(owner.domain.id, 4096, 0).unwrap();
+    let base = region.base();
+    let part = exports.register(owner.domain.id, (base, 8), access::REMOTE_READ).unwrap();
+    let _ = ENDED.take();
+    exports.revoke(&part);
+    assert_eq!(ENDED.take(), ["key"]);
+    exports.free(&part);
+    assert_eq!(ENDED.take(), ["key"]);
+    exports.free(&region);
+}
+
+#[test]
 fn only_own_memory_is_registered_and_only_for_reading() {
     let owner = Owner::new();
     let exports = &owner.domain.exports;

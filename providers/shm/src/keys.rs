@@ -160,6 +160,7 @@ impl Table {
         if let Some(word) = self.map.word(key.entry()) {
             word.store(0, Ordering::SeqCst);
         }
+        order::after_end();
     }
 
     /// Takes an entry for a new region or part.

@@ -12,11 +12,14 @@
 //! | a word that the core compares | [`PUBLISH_SLOT`] or [`RING_BELL`] | a relaxed load of the core, then [`TAKE_SLOT`] or [`TAKE_BELL`] |
 //! | sleep and news (`wake.rs`) | [`SLEEPER`], and a membarrier | [`PUBLISHER`], or nothing with the membarrier |
 //! | a key's entry | [`PUBLISH_KEY`] | [`CHECK_KEY`] |
+//! | a part's end, and what its owner writes there later | [`after_end`] | [`after_get`], then [`CHECK_KEY`] |
 //! | puts and gets behind each other | [`after_put`] | [`after_get`] |
 //!
 //! The verdict on a fast box and the note of a sleeper stand for themselves: no other word depends on their own orderings.
 
 use std::sync::atomic::Ordering;
+#[cfg(not(loom))]
+use std::sync::atomic::fence;
 
 /// Stores a slot's control word. The slot's other words and the chunk that it names are written before it.
 pub(crate) const PUBLISH_SLOT: Ordering = Ordering::Release;
@@ -48,6 +51,20 @@ pub(crate) const PUBLISH_KEY: Ordering = Ordering::Release;
 #[cfg(not(loom))]
 pub(crate) const CHECK_KEY: Ordering = Ordering::Acquire;
 
+/// The fence between the end of a key and later stores of the owner. A store alone orders only what precedes it.
+#[cfg(not(loom))]
+const END: Ordering = Ordering::Release;
+
+/// Ends a key, after the store to its entry. The owner may write to the memory of a part afterwards. A get that has copied such
+/// bytes finds in its second check that the part has ended.
+#[cfg(not(loom))]
+#[inline(always)]
+pub(crate) fn after_end() {
+    fence(END);
+    #[cfg(test)]
+    tests::ENDED.with_borrow_mut(|ended| ended.push("key"));
+}
+
 /// Ends a put: whatever this thread stores later becomes visible after it.
 #[cfg(not(loom))]
 #[inline(always)]
@@ -69,12 +86,12 @@ pub(crate) fn after_get() {
 #[cfg(all(test, not(loom)))]
 pub(crate) mod tests {
     use super::*;
-    use Ordering::Relaxed;
+    use Ordering::{Acquire, Relaxed, SeqCst};
     use tieline_testing::litmus::Protocol;
     use tieline_testing::litmus::Step::{Fence, Load, Membarrier, Store, Swap};
 
     thread_local! {
-        /// The puts and gets of this thread that have ended.
+        /// The puts, gets and keys of this thread that have ended.
         pub(crate) static ENDED: std::cell::RefCell<Vec<&'static str>> = const { std::cell::RefCell::new(Vec::new()) };
     }
 
@@ -205,6 +222,26 @@ pub(crate) mod tests {
                 ]
             },
             is_wrong: |end| (end.of("segment"), end.of("len")) == (1, 0),
+        }
+        .check();
+    }
+
+    /// After the end, the owner writes other bytes. The get copies them, ends (`GET` in `memory-file`), and checks the key again.
+    #[test]
+    fn get_that_copies_bytes_from_after_a_part_finds_its_end() {
+        Protocol {
+            orders: &[("end", END), ("get", Acquire)],
+            threads: |order| {
+                vec![
+                    vec![Store("ended", 1, SeqCst), Fence(order[0]), Store("memory", 2, Relaxed)],
+                    vec![
+                        Load("memory", "copied", Relaxed),
+                        Fence(order[1]),
+                        Load("ended", "ended", CHECK_KEY),
+                    ],
+                ]
+            },
+            is_wrong: |end| (end.of("copied"), end.of("ended")) == (2, 0),
         }
         .check();
     }
