@@ -34,9 +34,7 @@ pub(crate) fn note(word: &AtomicU64) {
 pub(crate) fn publish(step: impl FnOnce(), todo: impl FnOnce() -> bool, word: &AtomicU64) -> bool {
     step();
     todo() || {
-        // The membarrier of a sleeper orders the processor's accesses. The compiler must not exchange them.
-        #[cfg(not(loom))]
-        std::sync::atomic::compiler_fence(order::PUBLISHER);
+        keep_order();
         word.load(Ordering::Relaxed) != 0
     }
 }
@@ -47,9 +45,19 @@ pub(crate) fn publish(step: impl FnOnce(), todo: impl FnOnce() -> bool, word: &A
 pub(crate) fn announce(full: bool, tell: impl FnOnce(), word: &AtomicU64) -> bool {
     if full {
         pay();
+    } else {
+        keep_order();
     }
     tell();
     wakes(word)
+}
+
+/// Keeps the compiler from exchanging the publication and the load of the note. The membarrier of a sleeper orders the processor's
+/// accesses.
+#[inline(always)]
+fn keep_order() {
+    #[cfg(not(loom))]
+    std::sync::atomic::compiler_fence(order::PUBLISHER);
 }
 
 /// Executes the publisher's fence. Tests count it, because on one processor a missing fence has no effect.
