@@ -21,6 +21,11 @@ const BYTES: usize = 1024;
 /// The maximum number of batches that one call runs. A waiting caller then returns to its own condition.
 const BATCHES: usize = 8;
 
+/// Subtracts the weight of events from that of the waiting ones. What their handlers have stored precedes it.
+const HANDLED: Ordering = Ordering::AcqRel;
+/// Loads the weight. A thread that finds no event left then loads what the handlers of other threads have stored.
+const LOOK: Ordering = Ordering::Acquire;
+
 /// The right to run handlers. [`Dispatch::run`] makes the only one that exists at a time.
 pub(super) struct Turn(());
 
@@ -98,9 +103,9 @@ impl Dispatch {
         self.weight.load(Ordering::Relaxed) >= MOST
     }
 
-    /// Checks whether all events were dispatched, and their handlers have returned.
+    /// Checks whether all events were dispatched, and their handlers have returned. What they stored is then visible.
     pub(super) fn is_empty(&self) -> bool {
-        self.weight.load(Ordering::Relaxed) == 0
+        self.weight.load(LOOK) == 0
     }
 
     /// Checks whether this thread is inside a handler.
@@ -152,7 +157,7 @@ impl Dispatch {
                 let outcome = catch_unwind(AssertUnwindSafe(|| run(turn, event)));
                 outcome.unwrap_or_else(|panic| self.keep_panic(panic));
             }
-            let before = self.weight.fetch_sub(done, Ordering::AcqRel);
+            let before = self.weight.fetch_sub(done, HANDLED);
             after(before >= MOST);
             list = self.list();
             if list.events.is_empty() {
@@ -207,7 +212,31 @@ impl Dispatch {
     pub(super) fn take_events(&self) -> VecDeque<Event> {
         let events = std::mem::take(&mut self.list().events);
         let gone = events.iter().map(Event::weight).sum();
-        let _ = self.weight.fetch_sub(gone, Ordering::AcqRel);
+        let _ = self.weight.fetch_sub(gone, HANDLED);
         events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Ordering::Relaxed;
+    use tieline_testing::litmus::Protocol;
+    use tieline_testing::litmus::Step::{Load, Store, Swap};
+
+    /// The weight 1 stands for none.
+    #[test]
+    fn thread_that_finds_no_event_left_sees_what_handlers_stored() {
+        Protocol {
+            orders: &[("handled", HANDLED), ("look", LOOK)],
+            threads: |order| {
+                vec![
+                    vec![Store("data", 1, Relaxed), Swap("weight", 1, "before", order[0])],
+                    vec![Load("weight", "weight", order[1]), Load("data", "data", Relaxed)],
+                ]
+            },
+            is_wrong: |end| (end.of("weight"), end.of("data")) == (1, 0),
+        }
+        .check();
     }
 }
