@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::Span;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use tieline_host::abi::PackBuffer;
 use tieline_net::touch::{Fault, Touch, is_writable};
 use tieline_plugin_api::Status;
@@ -32,6 +32,12 @@ impl From<Status> for Refusal {
     }
 }
 
+/// The fence between a peer's put, which consists of stores of this thread, and later stores. Another thread may load from the
+/// region.
+const AFTER_PUT: Ordering = Ordering::Release;
+/// The fence between a peer's get, which consists of loads of this thread, and later loads and stores.
+const AFTER_GET: Ordering = Ordering::Acquire;
+
 /// The bytes of a region, and whether they may disappear during its life.
 #[derive(Debug)]
 pub(crate) struct Exposed {
@@ -58,22 +64,28 @@ impl Exposed {
 
     /// Copies bytes into the region.
     pub(crate) fn write(&self, touch: &Touch, offset: usize, data: &[u8]) -> Result<(), Refusal> {
-        if !self.borrowed {
-            return Ok(self.span.write(offset, data)?);
+        if self.borrowed {
+            let to = self.span.range(offset, data.len())?;
+            // SAFETY: the range is inside the region, whose owner has allowed writing.
+            unsafe { touch.write(to, data) }.map_err(|fault| at(offset, fault))?;
+        } else {
+            self.span.write(offset, data)?;
         }
-        let to = self.span.range(offset, data.len())?;
-        // SAFETY: the range is inside the region, whose owner has allowed writing.
-        unsafe { touch.write(to, data) }.map_err(|fault| at(offset, fault))
+        end(AFTER_PUT);
+        Ok(())
     }
 
     /// Copies bytes out of the region.
     pub(crate) fn read(&self, touch: &Touch, offset: usize, out: &mut [u8]) -> Result<(), Refusal> {
-        if !self.borrowed {
-            return Ok(self.span.read(offset, out)?);
+        if self.borrowed {
+            let from = self.span.range(offset, out.len())?;
+            // SAFETY: the range is inside the region, whose owner has allowed reading.
+            unsafe { touch.read(from, out) }.map_err(|fault| at(offset, fault))?;
+        } else {
+            self.span.read(offset, out)?;
         }
-        let from = self.span.range(offset, out.len())?;
-        // SAFETY: the range is inside the region, whose owner has allowed reading.
-        unsafe { touch.read(from, out) }.map_err(|fault| at(offset, fault))
+        end(AFTER_GET);
+        Ok(())
     }
 
     /// Appends bytes of the region to a message.
@@ -102,4 +114,71 @@ impl Exposed {
 
 fn at(offset: usize, Fault(behind): Fault) -> Refusal {
     Refusal::fault((offset + behind) as u64)
+}
+
+/// Ends an access. x86-64 needs no instruction for these fences.
+#[inline]
+fn end(order: Ordering) {
+    fence(order);
+    #[cfg(test)]
+    tests::ENDED.with_borrow_mut(|ended| ended.push(order));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Ordering::{Acquire, Relaxed};
+    use std::cell::RefCell;
+    use tieline_testing::litmus::Protocol;
+    use tieline_testing::litmus::Step::{Fence, Load, Store};
+
+    thread_local! {
+        /// The fences of this thread.
+        pub(super) static ENDED: RefCell<Vec<Ordering>> = const { RefCell::new(Vec::new()) };
+    }
+
+    #[test]
+    fn put_and_get_of_a_peer_end_with_fences() {
+        let (touch, mut memory) = (Touch::default(), [0u8; 64]);
+        for borrowed in [false, true] {
+            let bytes = Exposed::new(Span::from_owned(&mut memory), borrowed);
+            let _ = ENDED.take();
+            assert!(
+                bytes.write(&touch, 8, &[7; 8]).is_ok()
+                    && bytes.read(&touch, 8, &mut [0; 8]).is_ok()
+            );
+            assert_eq!(ENDED.take(), [AFTER_PUT, AFTER_GET]);
+        }
+    }
+
+    #[test]
+    fn thread_that_sees_a_later_put_also_sees_an_earlier_one() {
+        Protocol {
+            orders: &[("put", AFTER_PUT), ("reader", Acquire)],
+            threads: |order| {
+                vec![
+                    vec![Store("block", 1, Relaxed), Fence(order[0]), Store("flag", 1, Relaxed)],
+                    vec![Load("flag", "flag", order[1]), Load("block", "block", Relaxed)],
+                ]
+            },
+            is_wrong: |end| (end.of("flag"), end.of("block")) == (1, 0),
+        }
+        .check();
+    }
+
+    /// The owner changes the block when it sees the flag of a put behind the get.
+    #[test]
+    fn get_reads_nothing_that_follows_a_later_put() {
+        Protocol {
+            orders: &[("get", AFTER_GET), ("owner", Acquire)],
+            threads: |order| {
+                vec![
+                    vec![Load("block", "got", Relaxed), Fence(order[0]), Store("flag", 1, Relaxed)],
+                    vec![Load("flag", "flag", order[1]), Store("block", 2, Relaxed)],
+                ]
+            },
+            is_wrong: |end| (end.of("flag"), end.of("got")) == (1, 2),
+        }
+        .check();
+    }
 }

@@ -6,7 +6,7 @@
 
 mod sys;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tieline_plugin_api::{Failure, HostHandle, Status, log_level};
@@ -69,6 +69,8 @@ impl Region {
 
 impl Drop for Pin {
     fn drop(&mut self) {
+        // Orders the access ahead of what this thread loads and stores later. Another thread may load from the region.
+        fence(Ordering::AcqRel);
         let _ = self.region.pins.fetch_sub(1, Ordering::AcqRel);
     }
 }
