@@ -584,6 +584,7 @@ static void run(struct operation *o)
         if (o->kind == GET) memmove(o->iov[n].base, remote, o->iov[n].len);
         else memmove(remote, o->iov[n].base, o->iov[n].len);
     }
+    atomic_thread_fence(memory_order_acq_rel); /* orders the copies ahead of what this thread loads and stores later */
     if (o->slot && !MUTATED(NOTIFIED_EARLY)) send_word(o->endpoint, o->slot, o->word);
 }
 

@@ -149,6 +149,7 @@ static int32_t copy(struct tieline_endpoint *e, const struct tieline_rma *op, ui
         else if (right == TIELINE_ACCESS_REMOTE_WRITE) memmove(remote, local, op->iov[n].len);
         else memmove(local, remote, op->iov[n].len);
     }
+    atomic_thread_fence(memory_order_acq_rel); /* orders the copy ahead of what this thread loads and stores later */
     pthread_mutex_lock(&d->lock);
     r->users--;
     pthread_mutex_unlock(&d->lock);

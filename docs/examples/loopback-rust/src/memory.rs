@@ -1,6 +1,7 @@
 //! The table of registered regions, and keys: a place in the table, and the generation of its registration.
 
 use crate::next_number;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status};
 
@@ -96,6 +97,8 @@ impl Table {
             return Err(Status::Invalid);
         }
         move_bytes(op, core::ptr::with_exposed_provenance_mut(region.base + offset));
+        // Orders the copy ahead of what this thread loads and stores later.
+        fence(Ordering::AcqRel);
         Ok(Posting::Done)
     }
 }
