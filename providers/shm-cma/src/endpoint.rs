@@ -29,8 +29,8 @@ struct Limits {
     pieces: usize,
 }
 
-/// The kernel's limits: `MAX_RW_COUNT` and `UIO_MAXIOV`.
-const KERNEL: Limits = Limits { bytes: 0x7fff_f000, pieces: MAX_IOV as usize };
+/// The kernel's limits: `MAX_RW_COUNT` with pages of 64 KiB, the lowest one, and `UIO_MAXIOV`.
+const KERNEL: Limits = Limits { bytes: 0x7fff_0000, pieces: MAX_IOV as usize };
 
 /// An endpoint to a peer process.
 pub struct CmaEndpoint {

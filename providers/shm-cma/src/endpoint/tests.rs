@@ -64,6 +64,14 @@ proptest::proptest! {
     }
 }
 
+/// The kernel rounds its limit down to whole pages, and cuts a longer call short.
+#[test]
+fn one_call_asks_for_no_more_than_the_kernel_copies_with_any_page_size() {
+    for page in [4 << 10, 16 << 10, 64 << 10] {
+        assert!(KERNEL.bytes <= i32::MAX as usize / page * page, "pages of {page}");
+    }
+}
+
 #[test]
 fn more_pieces_than_one_call_takes_are_split() {
     let domain = CmaDomain::new(false).unwrap();
