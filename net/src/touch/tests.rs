@@ -1,5 +1,8 @@
 use super::*;
 
+/// A multiple of every size that the kernel's pages have: 4, 16 and 64 KiB.
+const PAGE: usize = 64 << 10;
+
 /// Pages of memory: 20 writable ones, 20 read-only ones, and then unmapped ones.
 struct Pages(*mut u8);
 
@@ -52,7 +55,8 @@ fn kinds() -> [Touch; 3] {
 fn each_way_copies_all_lengths_and_names_the_first_bad_byte() {
     for touch in kinds() {
         let pages = Pages::new();
-        for len in [0, 1, 8, 9, 100, PAGE, PAGE + 1, SHORT + 3, 20 * PAGE] {
+        let piece = super::PAGE;
+        for len in [0, 1, 8, 9, 100, piece, piece + 1, SHORT + 3, 20 * PAGE] {
             let data: Vec<u8> = (0..len).map(|n| (n % 251) as u8).collect();
             assert_eq!(pages.write(&touch, 0, &data), Ok(()), "{len}");
             assert_eq!(pages.read(&touch, 0, len), Ok(data), "{len}");
