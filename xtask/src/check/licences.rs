@@ -1,5 +1,5 @@
-//! Checks the crates that are compiled on x86-64: each has a licence that deny.toml allows, comes from crates.io or this workspace,
-//! and states no newer Rust than this project's oldest. Checks that the texts of the licences are packaged.
+//! Checks the crates that are compiled on x86-64 and on 64-bit Arm: each has a licence that deny.toml allows, comes from crates.io or
+//! this workspace, and states no newer Rust than this project's oldest. Checks that the texts of the licences are packaged.
 //!
 //! cargo-deny reads the same file and also checks advisories. cargo-deny is not required, because a new machine needs minutes to
 //! compile it.
@@ -7,6 +7,9 @@
 use super::{Count, quiet};
 use crate::sh::{Outcome, capture, cargo, packages, read, root, which};
 use serde_json::Value;
+
+/// The processors for which packages are made.
+const PLATFORMS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
@@ -23,7 +26,9 @@ pub(super) fn check() -> Count {
 fn all_are_allowed() -> Outcome {
     let rules = read(root().join("deny.toml"))?;
     // The call does not use `--offline`: a new machine fetches crates that no earlier command has needed.
-    let packages = packages(&["--locked", "--filter-platform", "x86_64-unknown-linux-gnu"])?;
+    let mut options = vec!["--locked"];
+    options.extend(PLATFORMS.iter().flat_map(|platform| ["--filter-platform", platform]));
+    let packages = packages(&options)?;
     let own = packages.iter().find(|package| package["name"] == "tieline");
     let newest = own.map(minor).ok_or("cargo metadata does not name tieline")?;
     let wrong: Vec<_> = packages.iter().filter_map(|one| refused(&rules, newest, one)).collect();
