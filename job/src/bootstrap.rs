@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_listener_gets_more_time_in_each_attempt_and_an_absent_one_does_not() {
+    fn silent_listener_gets_longer_limits_and_an_absent_one_does_not() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let bootstrap = made(&listener.local_addr().unwrap().to_string(), "s").unwrap();
         let deadline = Deadline::new(Duration::from_secs(100));

@@ -268,7 +268,8 @@ impl<T, W> Matcher<T, W> {
         None
     }
 
-    /// Ends a waiting receive; `None` if the receive has already ended, or belongs to another matcher.
+    /// Ends a waiting receive; `None` if the receive has already ended. The id is one that this matcher has returned: the id of
+    /// another matcher may name a different receive.
     pub fn cancel(&mut self, id: ReceiveId) -> Option<Receive<W>> {
         self.posted.cancel(&self.hash, id)
     }

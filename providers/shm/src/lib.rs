@@ -65,6 +65,8 @@ mod domain;
 #[cfg(not(loom))]
 mod endpoint;
 #[cfg(all(test, not(loom)))]
+mod fast_box_tests;
+#[cfg(all(test, not(loom)))]
 mod flood_tests;
 #[cfg(all(test, not(loom)))]
 mod hang_up_tests;

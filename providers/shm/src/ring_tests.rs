@@ -224,6 +224,43 @@ mod with_memory {
         }
     }
 
+    /// The number of the lap has 32 bits: in a fast box of 64 slots it begins anew after some hours of a stream.
+    #[test]
+    fn laps_beyond_the_last_number_of_a_lap_are_told_apart_like_others() {
+        for spread in [false, true] {
+            let (sender, mut receiver, map) = pair(1024);
+            let fast = channel::fast(1024, spread);
+            assert!(sender.switch(fast) && receiver.switch(fast));
+            let count = fast.count as u64;
+            let position = (u64::from(u32::MAX) - 2) * count;
+            for place in [&sender.position, &sender.origin, &sender.seen] {
+                place.set(position);
+            }
+            sender.lap.set(lap(position, count));
+            (receiver.position, receiver.published) = (position, position);
+            receiver.expected = lap(position, count);
+            map.word(channel::TAIL).unwrap().store(position, Ordering::Relaxed);
+            receiver.publish();
+            for number in position..position + 6 * count {
+                assert_eq!((receiver.peek(), receiver.next_head()), (Peek::Empty, None));
+                assert!(receiver.alone().is_none() && receiver.first().is_none());
+                assert!(receiver.watch().is_some());
+                let _ = sender.refresh().unwrap();
+                assert!(sender.push(head(1, 8, 5), number, &number.to_ne_bytes()), "{number}");
+                assert_eq!(receiver.peek(), Peek::Slot(head(1, 8, 5)), "{number}");
+                assert_eq!((receiver.header(), receiver.word(1)), (number, number));
+                match receiver.alone() {
+                    Some(alone) => receiver.take(&alone),
+                    None => receiver.advance(),
+                }
+                if receiver.is_due() {
+                    receiver.publish();
+                }
+            }
+            assert_eq!(receiver.expected >> 32, 4, "the numbers have begun anew");
+        }
+    }
+
     #[test]
     fn a_ring_of_zeroes_is_empty_and_one_of_noise_is_corrupt() {
         let (_, receiver, map) = pair(1024);
