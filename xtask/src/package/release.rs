@@ -37,10 +37,11 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
     let key =
         key.ok_or(format!("{KEY} names no key: a name or number that `gpg --list-keys` shows"))?;
     if !is_made {
+        // The wheels come first, because they need programs that no package of Debian has.
+        for (architecture, what) in ARCHITECTURES.iter().flat_map(|a| [(a, "wheel"), (a, "nixl")]) {
+            cross::aimed(architecture, &[what])?;
+        }
         for architecture in ARCHITECTURES {
-            // The wheels come first, because they need programs that no package of Debian has.
-            cross::aimed(architecture, &["wheel"])?;
-            cross::aimed(architecture, &["nixl"])?;
             let _ = (cross::make(architecture)?, cross::rpms(architecture)?);
         }
         let _ = (source::make(&source::folder())?, crates::make()?);
