@@ -48,11 +48,6 @@ pub(crate) fn compiler() -> String {
     wanted().map_or("cc".to_owned(), |target| prefix(&target) + "gcc")
 }
 
-/// Returns the C++ compiler of the build.
-pub(crate) fn cxx() -> String {
-    tool("g++")
-}
-
 /// Returns the place of files for the target below `target/packages`: `name`, or `name-arm64` for another processor.
 pub(crate) fn place(name: &str) -> String {
     match wanted().map(|_| processor()).as_deref() {

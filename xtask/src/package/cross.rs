@@ -40,8 +40,8 @@ cd /scratch
 export TIELINE_TARGET=$PROCESSOR-unknown-linux-gnu
 rpmbuild --rebuild --nodeps --target $PROCESSOR-linux --define "_topdir $PWD/top" --define "_libdir $LIBDIR" \
     --define "__strip $PROCESSOR-linux-gnu-strip" "$@" /packages/*.src.rpm
-mkdir /made
-mv top/RPMS/*/*.rpm /made/
+mkdir /rpms
+mv top/RPMS/*/*.rpm /rpms/
 "#;
 
 /// Checks whether an architecture is that of this machine. The error names the architectures for which there are packages.
@@ -80,7 +80,7 @@ pub(super) fn rpms(architecture: &str) -> Outcome<Vec<PathBuf>> {
     made
 }
 
-/// Makes the rpms in a root with compilers; returns their files.
+/// Makes the rpms in a root with compilers, in which Debian packages may have been made before; returns their files.
 pub(super) fn rpms_in(folder: &Path, architecture: &str) -> Outcome<Vec<PathBuf>> {
     println!("building rpms for {architecture} from the source rpm: some minutes");
     let source = rpm::source(&rpm::sources())?;
@@ -94,7 +94,7 @@ pub(super) fn rpms_in(folder: &Path, architecture: &str) -> Outcome<Vec<PathBuf>
     deb::told_in(&mut script, &log)?;
     let to = target().join(format!("packages/rpm-{architecture}"));
     build::emptied(&to)?;
-    for file in files_of(folder.join("made"), "rpm")? {
+    for file in files_of(folder.join("rpms"), "rpm")? {
         build::copy(&file, &to.join(crate::sh::name_of(&file)))?;
     }
     files_of(&to, "rpm")

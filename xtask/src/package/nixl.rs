@@ -92,7 +92,7 @@ fn compiled_in(place: &Path, library: &Path, plugin: &Path) -> Outcome {
     let words = format!(
         "cd /work && {} {} -static-libstdc++ -static-libgcc '-DTIELINE_NIXL_VERSION=\"{}\"' -I . {} -Wl,--version-script=exports.map \
          -Wl,--allow-shlib-undefined {SONAME} -ldl -Wl,-rpath,'$ORIGIN:$ORIGIN/../../tieline_nixl' -o {PLUGIN}",
-        foreign::cxx(),
+        foreign::tool("g++"),
         nixl::FLAGS,
         env!("CARGO_PKG_VERSION"),
         sources.join(" "),
