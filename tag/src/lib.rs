@@ -63,9 +63,9 @@
 //! allocated, the memory suffices while the number of entries varies by less than half, or stays below a thousand. The caller must
 //! limit the number of waiting messages before they are sent: see [`Matcher::unexpected`].
 //!
-//! `cargo run --release -p tieline-tag --example matching` compares these costs with a list that is searched from its beginning. On
-//! a processor of 2025, in nanoseconds for a post and its match: a list is faster while few receives or about forty messages wait, or
-//! fewer than about forty entries that end in random order.
+//! `cargo run --release -p tieline-tag --example matching` compares these costs with a list that is searched from its beginning. A
+//! list is faster while few receives or about forty messages wait, or fewer than about forty entries that end in random order. The
+//! numbers are nanoseconds for a post and its match, on a processor of 2025.
 //!
 //! | waiting entries | 1 | 10 | 100 | 10 000 | list: 1 | 10 | 100 | 10 000 |
 //! |---|---|---|---|---|---|---|---|---|
